@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused, ProtocolError, SnapshotUnproved
 from fanout.link.model.events import (
-    AbsenceAsked,
     Applied,
     AuditCalled,
     AuditEnded,
@@ -45,15 +44,15 @@ from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.protocol.session_mark import SessionMark
+from fanout.link.session.absent_topics import AbsentTopics
 from fanout.link.session.evidence_retry import EvidenceRetry
 from fanout.link.session.selector_state import SelectorState
 from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.session.twin import TAKEN_OVER, TWIN_HINT, TwinAlarm
-from fanout.link.snapshot.absence import EVIDENCE_WAIT_S, AbsenceCheck, Removable, find_whole_branch
-from fanout.link.snapshot.audit import Audit, LiveAudits
+from fanout.link.snapshot.audit import LiveAudits
 from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
 from fanout.link.snapshot.context import LinkContext
-from fanout.link.snapshot.diff import Losses, find_losses, find_vanished
+from fanout.link.snapshot.diff import Losses, find_losses
 from fanout.link.snapshot.hints import LOSS_HINT
 from fanout.link.snapshot.missed_values import MISSED_MAX, MissedValues, PromiseCheck
 from fanout.link.snapshot.retained_pass import RetainedPass
@@ -93,6 +92,7 @@ class SessionLifecycle:
         mark: Mark of the session.
         twin: Alarm about another process with this node's identity.
         missed: Values that verifications of this session brought and no message did.
+        absent: Topics that the newest pass did not bring.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
         expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
@@ -127,6 +127,14 @@ class SessionLifecycle:
         self.now = 0.0
         self.now_ns = 0
         self.expired_ns = 0
+        self.absent = AbsentTopics(
+            context,
+            audits=self.audits,
+            piece_topics=piece_topics,
+            now_ns=lambda: self.now_ns,
+            emit=self.emit,
+            remove=self._remove,
+        )
         self._context = context
         self._config = config
         self._replica = context.replica
@@ -139,23 +147,10 @@ class SessionLifecycle:
         self._piece_topics = piece_topics
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
-        self._removable: dict[int, Removable] = {}
-        """Position of each selector with unconfirmed topics to the topics that may be removed."""
-        self._absence: AbsenceCheck | None = None
-        """Evidence that the audit under way awaits after its pass; None for none."""
-        self._removals: deque[Iterator[None]] = deque()
-        """Steps that remove topics which that evidence shows to be deleted."""
         self._clock_ahead_ns: int | None = None
         """Nanoseconds by which the time of day was ahead of the monotonic clock when it was last looked at."""
         self._clock_set_s: float | None = None
         """When the time of day was set, monotonic seconds; None once a pass that began after it has ended."""
-        self._shown_retained: set[bytes] | None = None
-        """Topics, as named at the primary, that came as copies in this epoch; None unless live messages count as
-        retained (`keep`)."""
-        if config.version == 4 and config.retain_policy == "keep":
-            self._shown_retained = set()
-        self._outside: int | None = None
-        """Retained messages that the primary had beyond the replica when nothing was missing; None for unknown."""
         self._joins_begun = 0
         """Number of passes over selectors that join."""
         self._snapshot_topics = 0
@@ -215,7 +210,7 @@ class SessionLifecycle:
     @property
     def auditing(self) -> bool:
         """True if the pass of an audit of the live link is under way."""
-        return self.audits.current is not None and self._absence is None
+        return self.audits.current is not None and not self.absent.is_checking
 
     @property
     def comparison_due_s(self) -> float:
@@ -243,11 +238,6 @@ class SessionLifecycle:
                 yield index
 
     @property
-    def evidence_due_s(self) -> float:
-        """When to call `end_absence_check`, monotonic seconds; infinity for never."""
-        return _NEVER if self._absence is None else self._absence.deadline
-
-    @property
     def below_own_qos(self) -> tuple[int, ...]:
         """Positions of selectors whose subscriptions have, or may have, QoS 0 in place of their own.
 
@@ -264,7 +254,7 @@ class SessionLifecycle:
     @property
     def is_sweeping(self) -> bool:
         """True if topics that a proved set did not bring are being found and removed: `sweep` does the next step."""
-        return bool(self._removals) or (self._proved is not None and self._proved[0] is self.stage)
+        return self.absent.is_removing or (self._proved is not None and self._proved[0] is self.stage)
 
     @property
     def is_staged(self) -> bool:
@@ -393,8 +383,7 @@ class SessionLifecycle:
         self.selectors = [SelectorState(joins=True) if at is None else self.selectors[at] for at in moves]
         for each in self.selectors:
             each.joins = each.joins and may_join
-        self._removable.clear()
-        self._outside = None
+        self.absent.reselect()
         self.evidence_retry.end()
         selectors = self._replica.selectors
         self.remote_session.reselect((one.filter for one in before), (one.filter for one in selectors))
@@ -493,10 +482,8 @@ class SessionLifecycle:
 
     def sweep(self) -> None:
         """Do the next step after a proved set; to be called while `is_sweeping`, and `advance` afterwards."""
-        if self._removals:
-            if next(self._removals[0], True):
-                self._removals.popleft()
-                self._end_check_if_over()
+        if self.absent.is_removing:
+            self.go_on_removing()
             return
         assert self._proved is not None
         if next(self._proved[1], True):
@@ -630,81 +617,31 @@ class SessionLifecycle:
 
     def take_count(self) -> None:
         """Take a comparison with the primary's count: as evidence now, or as the reference for later ones."""
-        check, outside = self._absence, self._count.outside
-        if check is None or not check.awaits_count:
-            if outside is None or self.audits.current is not None or self._replica.unconfirmed:
-                return
-            if self._count.is_short:
-                if self._count.state is not CountState.OFF:
-                    return
-                if outside != self._outside:  # an audit that found nothing was told the same before
-                    self.call_audit(f"the primary has {-outside} retained messages fewer than there are topics here")
-            self._outside = outside
+        outside = self._count.outside
+        if self.absent.awaits_count:
+            self.absent.take_count()
+            self.go_on_removing()
             return
-        check.awaits_count = False
-        if outside is not None and outside == self._outside:
-            topics = (topic for piece in self._replica.unconfirmed.pieces() for topic in piece)
-            self._removals.append(self._remove_absent(topics, check, exact=False))
-            self.sweep()
-        else:
-            self._end_check_if_over()
+        if outside is None or self.audits.current is not None or self._replica.unconfirmed:
+            return
+        if self._count.is_short:
+            if self._count.state is not CountState.OFF:
+                return
+            if outside != self.absent.outside:  # an audit that found nothing was told the same before
+                self.call_audit(f"the primary has {-outside} retained messages fewer than there are topics here")
+        self.absent.outside = outside
 
-    def prove_absent(self, topics: Iterable[bytes]) -> None:
-        """Take exact evidence that topics are deleted at the primary.
-
-        Args:
-            topics: Local topics; those that are not unconfirmed now are ignored.
-        """
-        check = self._absence
-        if check is not None and check.awaits_answers:
-            self._removals.append(self._remove_absent(topics, check, exact=True))
-            self.sweep()
-
-    def end_answers(self) -> None:
-        """Note that no more evidence about single topics comes."""
-        if self._absence is not None:
-            self._absence.awaits_answers = False
-            self._end_check_if_over()
-
-    def end_absence_check(self) -> None:
-        """Do without the evidence that has not come."""
-        if self._absence is not None:
-            self._absence.awaits_count = self._absence.awaits_answers = False
-            self._end_check_if_over()
+    def go_on_removing(self) -> None:
+        """Act on what `absent` was told: remove the next piece, and end the audit that awaits nothing more."""
+        self.absent.remove_next()
+        if self.absent.is_check_over:
+            self._end_audit()
 
     def _begin_absence_check(self) -> None:
         """Ask for evidence about the topics that the audit under way did not find, or end it."""
-        audit, wanted = self.audits.current, set(self._removable.values()) - {Removable.NO}
-        assert audit is not None
-        audit.passed_s = self.now
-        check = AbsenceCheck(self.now + EVIDENCE_WAIT_S, removable=dict(self._removable))
-        check.awaits_count = Removable.LIKELY in wanted and self._outside is not None
-        check.awaits_answers = bool(wanted) and self._config.proves_absence
-        if not self._replica.unconfirmed or check.is_over:
-            self._end_audit()
-            return
-        self._absence = check
-        self._control.begin_heartbeats(self.now)
-        if check.awaits_count:
-            self._count.begin(self.now)
-        if check.awaits_answers:
-            self.emit(AbsenceAsked())
-
-    def _remove_absent(self, topics: Iterable[bytes], check: AbsenceCheck, *, exact: bool) -> Iterator[None]:
-        """Remove unconfirmed topics, one piece per step, as far as their selectors allow it with such evidence."""
-        replica, found = self._replica, list[bytes]()
-        for topic in topics:
-            if topic in replica.unconfirmed and check.may_remove(replica.index_of(topic), exact=exact):
-                found.append(topic)
-            if len(found) >= self._piece_topics():
-                self._sweep(found, self.audits.current)
-                found = []
-                yield
-        self._sweep([topic for topic in found if topic in replica.unconfirmed], self.audits.current)
-
-    def _end_check_if_over(self) -> None:
-        check = self._absence
-        if check is not None and not self._removals and (check.is_over or not self._replica.unconfirmed):
+        assert self.audits.current is not None
+        self.audits.current.passed_s = self.now
+        if not self.absent.begin_check(self.now):
             self._end_audit()
 
     @property
@@ -759,8 +696,7 @@ class SessionLifecycle:
         self._pipeline.begin_session()
         self.give_up(self._forwarding.begin_session())
         self._replica.refused.clear()
-        if self._shown_retained is not None:
-            self._shown_retained.clear()
+        self.absent.begin_epoch()
         self.missed.clear()
         self.remote_session.begin()
 
@@ -788,7 +724,7 @@ class SessionLifecycle:
     def _begin_pass(self, *, compare: bool, positions: Sequence[int] | None = None) -> None:
         """Begin a pass over the sets of the selectors at these positions; None for all that do not join."""
         self.audits.note_pass()
-        self._removable.clear()
+        self.absent.begin_pass()
         positions = self._proved_from(0) if positions is None else positions
         had = [self._replica.count(index) if compare else each.topics_had for index, each in enumerate(self.selectors)]
         self._begin_stage(
@@ -834,12 +770,7 @@ class SessionLifecycle:
         removes = exact and few
         if audit is not None and not joins:
             removes = audit.judge(losses, topics=topics, is_few=few, exact=exact)
-        if losses.removed and not removes:
-            yield from self._keep_unseen(retained_pass, few=few)
-        else:
-            yield from self._sweep_unseen(audit)
-        if self._shown_retained is not None:
-            self._shown_retained |= retained_pass.copied
+        yield from self.absent.settle(retained_pass, removes=removes or not losses.removed, few=few)
         if index in retained_pass.refused:
             if joins:
                 self.emit(TopicsMissing(index, 0, b"", retained_pass.refused[index]))
@@ -934,7 +865,7 @@ class SessionLifecycle:
         self.evidence_retry.end()
         if self.joining or any(True for _ in self.weak_selectors()):
             self.evidence_retry.plan(self.now)
-        if self._removable or repaired:
+        if self.absent.is_any_judged or repaired:
             audit = self.audits.begin(confirmed=None, now=self.now, reason="resumed")
             audit.note_repaired(repaired)
             self._begin_absence_check()
@@ -947,11 +878,10 @@ class SessionLifecycle:
 
     def _end_audit(self, failure: str = "", *, loss: bool = False) -> None:
         """End the audit under way, if there is one, and emit its report."""
-        called, checked = self.audits.called, self._absence is not None
+        called, checked = self.audits.called, self.absent.is_checking
         unconfirmed = len(self._replica.unconfirmed)
         report = self.audits.end(now=self.now, unconfirmed=unconfirmed, failure=failure, loss=loss)
-        self._absence = None
-        self._removals.clear()
+        self.absent.end_check()
         if report is None:
             return
         self.stage = None
@@ -963,60 +893,11 @@ class SessionLifecycle:
         if not (failure or unconfirmed) and self._peer.is_mosquitto and self.connected:
             self._count.begin(self.now)
 
-    def _keep_unseen(self, retained_pass: RetainedPass, *, few: bool) -> Iterator[None]:
-        """Keep topics that the running pass has not brought, as unconfirmed ones, and judge what may be removed later.
-
-        With `retain_policy = "keep"` a topic that never came as a copy is removed: its messages were not retained.
-
-        Args:
-            retained_pass: The pass.
-            few: True if they are not too many to be removed without confirmation.
-        """
-        replica, index, found = self._replica, retained_pass.current.index, list[bytes]()
-        for number, values in enumerate(replica.unseen()):
-            if number:
-                yield
-            gone = find_vanished(values, now_ns=self.now_ns)
-            if (shown := self._shown_retained) is not None:
-                prefix = self._replica.selectors[index].prefix.encode()
-                self._sweep([topic for topic in gone if topic.removeprefix(prefix) not in shown], self.audits.current)
-                gone = [topic for topic in gone if topic.removeprefix(prefix) in shown]
-            replica.unconfirmed.note(gone, selector_index=index)
-            found += gone
-        refusal, branch, removable = retained_pass.refused.get(index, ""), b"", Removable.NO
-        if few and not refusal:
-            branch = yield from find_whole_branch(replica, found)
-            removable = Removable.EXACT if branch or self._peer.order is not Order.KNOWN else Removable.LIKELY
-        if not found and self._shown_retained is not None:
-            return
-        self._removable[index] = removable
-        self.emit(TopicsMissing(index, len(found), branch, refusal))
-
-    def _sweep_unseen(self, audit: Audit | None = None) -> Iterator[None]:
-        """Remove topics that the running pass has not brought, one piece per step.
-
-        Args:
-            audit: Takes the number removed; values about to expire are then left to expire. None for no audit.
-        """
-        found: list[bytes] = []
-        for number, values in enumerate(self._replica.unseen()):
-            if number:
-                yield
-            found += [each[0] for each in values] if audit is None else find_vanished(values, now_ns=self.now_ns)
-            piece = self._piece_topics()
-            while len(found) >= piece:
-                self._sweep(found[:piece], audit)
-                del found[:piece]
-                yield
-            if len(found) == self._replica.unseen_count:
-                break
-        self._sweep(found, audit)
-
-    def _sweep(self, topics: list[bytes], audit: Audit | None) -> None:
+    def _remove(self, topics: list[bytes]) -> None:
         changes = self._replica.sweep(topics, now_ns=self.now_ns)
         self._tell_removed(changes)
-        if audit is not None:
-            audit.note_removed(len(changes.updates))
+        if self.audits.current is not None:
+            self.audits.current.note_removed(len(changes.updates))
 
     def _tell_removed(self, changes: Changes) -> None:
         if changes.updates:

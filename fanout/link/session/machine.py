@@ -252,7 +252,7 @@ class LinkSession:
         deadline = min(deadline, self._answers_by())
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:
             deadline = min(deadline, self.control.deadline(now))
-        return min(deadline, lifecycle.comparison_due_s, lifecycle.evidence_due_s, lifecycle.twin.over_s)
+        return min(deadline, lifecycle.comparison_due_s, lifecycle.absent.check_due_s, lifecycle.twin.over_s)
 
     def hold(self, held: bool, *, now: float) -> None:
         """Note that backpressure begins or ends: while held, the link reads nothing; `now` is monotonic seconds.
@@ -429,13 +429,15 @@ class LinkSession:
     def prove_absent(self, topics: Iterable[bytes], *, now_ns: int, now: float) -> list[Event]:
         """Take exact evidence, as an `AbsenceAsked` event asked, that local topics are deleted at the primary."""
         self.lifecycle.at(now_ns, now)
-        self.lifecycle.prove_absent(topics)
+        self.lifecycle.absent.take_answers(topics)
+        self.lifecycle.go_on_removing()
         return self.lifecycle.take_events()
 
     def end_answers(self, *, now_ns: int, now: float) -> list[Event]:
         """Note that all evidence was given that an `AbsenceAsked` event asked for."""
         self.lifecycle.at(now_ns, now)
-        self.lifecycle.end_answers()
+        self.lifecycle.absent.end_answers()
+        self.lifecycle.go_on_removing()
         return self.lifecycle.take_events()
 
     def names_in_doubt(self, count: int) -> list[str]:
@@ -525,8 +527,9 @@ class LinkSession:
                 lifecycle.sweep()
             elif lifecycle.stage is not None:
                 lifecycle.stage.tick(now)
-            elif now >= lifecycle.evidence_due_s:
-                lifecycle.end_absence_check()
+            elif now >= lifecycle.absent.check_due_s:
+                lifecycle.absent.end_waiting()
+                lifecycle.go_on_removing()
             lifecycle.advance()
         # In an audit control messages wait after the retained set, which has its own limit for silence.
         if lifecycle.state in (LinkState.LIVE, LinkState.STALLED) and not lifecycle.auditing:

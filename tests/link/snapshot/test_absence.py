@@ -173,7 +173,7 @@ def test_a_lost_connection_and_a_stall_end_the_wait_for_evidence() -> None:
     pair.audit()
     pair.lose()
     assert [each.report.failure for each in pair.of(AuditEnded)] == ["the connection was lost"]
-    assert pair.session.lifecycle.evidence_due_s == float("inf")
+    assert pair.session.lifecycle.absent.check_due_s == float("inf")
     pair.connect()
     pair.wait(EVIDENCE_WAIT_S)
     assert unconfirmed(pair) == 1
