@@ -19,7 +19,7 @@ find_python() { # prints the Python that PYTHON names, or else one that is there
       return
     fi
   done
-  [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is no Python of 3.11 or newer."
+  [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is no Python of 3.11 or newer: $("$PYTHON" --version 2>&1)"
   fail "Python 3.11 or newer was not found. Install it, or set PYTHON to its path."
 }
 

@@ -7,6 +7,7 @@ Parts that pages explain one by one have tests of their own beside the code (`te
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import itertools
 import re
@@ -68,6 +69,7 @@ SHELL = {".", "break", "cat", "cd", "chmod", "done", "echo", "exit", "for", "gre
 RUN_BY = {
     "./scripts/demo": "tests/acceptance/test_whole_runs.py",
     "/usr/sbin/haproxy": "tests/acceptance/test_ten_minutes.py",
+    "curl": "tests/acceptance/test_tutorials.py",
     "haproxy": "tests/config/test_haproxy_example.py",
     "helm": "tests/config/test_kubernetes.py",
     "kubeconform": "tests/config/test_kubernetes.py",
@@ -84,12 +86,21 @@ NOT_RUN = {
     **dict.fromkeys(("./scripts/test", "scripts/setup", "mypy", "ruff"), "runs the tests, or runs before them"),
     **dict.fromkeys(("apt-get", "install", "sudo", "systemctl", "useradd"), "changes the machine"),
     **dict.fromkeys(("aws", "docker", "git", "kubectl"), "needs a server of others"),
-    **dict.fromkeys(("curl", "jq", "start-the-load-balancer"), "takes what other tests look at"),
+    **dict.fromkeys(("jq", "start-the-load-balancer"), "takes what other tests look at"),
     **dict.fromkeys(("python", "python3", "/opt/fanout/bin/pip"), "makes the environment that the tests run in"),
     **dict.fromkeys(("pack/bin/pip", "pack/bin/venv-pack", "venv"), "packs an environment for a cluster"),
     **dict.fromkeys(("pytest", "tests.conformance"), "runs suites of others, before a release"),
 }
 """Programs in blocks that no test runs, and why."""
+READ_BY = {
+    "conf": ("tls-to-the-primary.md", "tests/acceptance/test_tls.py"),
+    "ini": ("report-on-many-logs.md", "tests/config/test_units.py"),
+    "java": ("jms.md", "tests/amqp/test_qpid_jms.py"),
+    "json": ("access.md", "tests/access/test_documentation.py"),
+    "yaml": ("alert.md", "tests/config/test_monitoring.py"),
+}
+"""Languages of other blocks, their page, and the file with a test that reads them; those of HAProxy are read on every
+page, as are `sh`, `toml` and `python`."""
 OF_OTHERS = {"max_outgoing_packet_count"}
 """Keys of other programs that pages name."""
 
@@ -419,6 +430,34 @@ def test_every_command_in_the_text_exists(page: str) -> None:
             elif hasattr(command, "commands"):
                 assert word in command.commands, text
                 command = command.commands[word]
+
+
+@on_every_page
+def test_every_block_has_a_reader(page: str) -> None:
+    """A block in another language than the shell's is read by a test, which names its page."""
+    for language in re.findall(r"^ *```(\w+)$", PAGES[page], re.MULTILINE):
+        if language not in {"sh", "toml", "python", "haproxy"}:
+            name, file = READ_BY[language]
+            assert Path(page).name == name
+            assert name in (ROOT / file).read_text()
+
+
+@on_every_page
+def test_every_block_of_python_is_valid(page: str) -> None:
+    """It compiles, and what it imports of fanout is there."""
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                module = importlib.import_module(node.module)
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == []
+
+
+def test_each_file_for_operators_is_named_by_a_test() -> None:
+    """Of `configs` and `docker`: what no test reads breaks unseen."""
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    files = [path for folder in ("configs", "docker") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    assert len(files) > 20
+    assert [str(path) for path in files if path.name not in tests and not path.name.endswith("-token")] == []
 
 
 @on_every_page

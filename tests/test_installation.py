@@ -157,12 +157,13 @@ def test_a_python_that_is_named_has_an_environment_of_its_own() -> None:
 def test_a_python_that_is_not_there_is_not_replaced_by_another(tmp_path: Path) -> None:
     """The check would pass, of another version than the one that was asked for; so would one that is too old."""
     old = tmp_path / "old"
-    old.write_text("#!/bin/sh\nexit 1\n")
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.18\n')
     old.chmod(0o755)
-    for python in ("python3.999", str(old)):
+    for python, why in (("python3.999", "python3.999: command not found"), (str(old), "Python 3.9.18")):
         answer = find_venv(PYTHON=python)
         assert (answer.returncode, answer.stdout) == (1, "")
-        assert answer.stderr == f"error: PYTHON={python} is no Python of 3.11 or newer.\n"
+        assert answer.stderr.startswith(f"error: PYTHON={python} is no Python of 3.11 or newer: ")
+        assert answer.stderr.endswith(f"{why}\n")
 
 
 def test_modules_compiled_for_another_python_stay_as_old_as_they_are(tmp_path: Path) -> None:

@@ -85,6 +85,18 @@ def test_the_dashboard_has_the_rate_of_each_counter_of_a_link() -> None:
     assert TOP_METRIC[0] in shown
 
 
+def test_prometheus_takes_what_the_page_adds_to_its_file(tmp_path: Path) -> None:
+    """The blocks of the page, one below the other, with the rules and the password at a place that is there."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "how-to" / "alert.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    password, path = tmp_path / "password", tmp_path / "prometheus.yml"
+    password.touch()
+    text = "".join(blocks).replace("/etc/prometheus/fanout-password", str(password))
+    path.write_text(text.replace("/etc/prometheus/fanout-rules.yaml", str(RULES)))
+    assert str(password) in text
+    assert promtool("check", "config", path) == ""
+
+
 def test_the_panels_of_the_dashboard_have_places_of_their_own() -> None:
     """No panel lies on another, and each has a number and names its data source."""
     panels = DASHBOARD["panels"]
