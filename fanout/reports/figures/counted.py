@@ -23,7 +23,10 @@ from fanout.reports.values import buckets
 __all__ = ["Clock", "CountedUpdates", "Difference", "count_updates", "delay_intervals", "measure_clock"]
 
 _PAIRS_MIN: Final = 5
-"""So many values that both saw once say how late the others of that time may be."""
+"""So many values that both saw once say how late the others of that time may be, and how a clock compares.
+
+Fewer may mislead: of a value that was published twice each may have lost another one.
+"""
 _NEAR: Final = (1, 2, 4)
 """So many windows to either side are looked at for these, one number after the other."""
 _TIMES_MIN: Final = 10
@@ -108,7 +111,7 @@ class CountedUpdates:
 
 
 def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock | None:
-    """Return how a clock compares; None where no value was seen once by both.
+    """Return how a clock compares; None where too few values were seen once by both.
 
     By medians of windows, because the least difference is that of an update for which the reference was slow. Each has
     the weight of its updates for half of these. It counts once for the quickest and the slowest times, because they
@@ -119,7 +122,7 @@ def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock |
         differences: Of the link.
         windows: Number of windows, also of those without an update that both saw once.
     """
-    if not differences:
+    if not _are_enough(differences):
         return None
     least_us = min(one.least_us for one in differences)
     margin_us = max(_MARGIN_LEAST_US, min(one.most_us - one.least_us for one in differences))
@@ -138,7 +141,8 @@ def delay_intervals(
     """Return by how much later than the reference a link may have logged what it logged in each window.
 
     The delay of the values that both saw once, in the window and those near it, and a wide margin. If these are too
-    few, the horizon in which updates travel, and the time for which the link or the reference was away.
+    few, the horizon in which updates travel, and the time for which the link or the reference was away. If all of them
+    are too few, they widen that horizon and do not move it.
 
     Args:
         differences: Of the link.
@@ -148,12 +152,14 @@ def delay_intervals(
     known = {one.window: one for one in differences}
     least_us = min((one.least_us for one in differences), default=0)
     most_us = max((one.most_us for one in differences), default=0)
+    if not _are_enough(differences):
+        least_us, most_us = min(0, least_us), max(0, most_us)
     found: dict[int, Interval] = {}
     for window, waited_us in waited.items():
         near: list[Difference] = []
         for distance in _NEAR:
             near = [known[one] for one in range(window - distance, window + distance + 1) if one in known]
-            if sum(one.updates for one in near) >= _PAIRS_MIN:
+            if _are_enough(near):
                 break
         else:
             near = []
@@ -167,6 +173,10 @@ def delay_intervals(
         wide_us = horizon_us + sum(waited_us)
         found[window] = least_us - wide_us, most_us + wide_us
     return found
+
+
+def _are_enough(differences: Iterable[Difference]) -> bool:
+    return sum(one.updates for one in differences) >= _PAIRS_MIN
 
 
 def count_updates(

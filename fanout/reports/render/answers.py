@@ -11,7 +11,18 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from fanout.reports.render.finding_tables import lacking_said
-from fanout.reports.render.table import Cell, Column, Table, bounds_cell, build, build_list, delay, number, text
+from fanout.reports.render.table import (
+    Cell,
+    Column,
+    Table,
+    accuracy_cell,
+    bounds_cell,
+    build,
+    build_list,
+    delay,
+    number,
+    text,
+)
 from fanout.reports.render.wording import (
     NBSP,
     NOTHING,
@@ -94,7 +105,7 @@ _HEADS: Final[dict[Answer, Cell]] = {
     "complete": Cell("COMPLETE", "good"),
     "not_complete": Cell("NOT COMPLETE", "bad"),
     "not_proved": Cell("NOT PROVED", "fair"),
-    "nothing_judged": Cell("NOTHING JUDGED", "fair"),
+    "nothing_judged": Cell("NOTHING TO CHECK", "fair"),
 }
 _DIRECTIONS: Final[dict[Direction, Cell]] = {
     "better": Cell("better", "good"),
@@ -118,8 +129,8 @@ _NO_CLOCKS: Final = (
 
 _LOG_ENDS: Final[dict[LogEnd | None, str]] = {
     "stopped": "stopped in good order",
-    "killed": "the log ends without a stop, so the node was killed or hangs",
-    "not_shipped": "the log ends without a stop, so the node was killed, or the rest is not shipped yet",
+    "killed": "its log ends without a stop, so the node was killed or hangs",
+    "not_shipped": "its log ends without a stop, so the node was killed, or the rest is not shipped yet",
     None: "",
 }
 """Why a log ends before the reference's."""
@@ -148,7 +159,7 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
             sentence = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
         case "nothing_judged":
             young = "" if report.window is None else f" of the last {report.window.settle_horizon_s:g}{NBSP}s"
-            sentence = f"there is no update to judge; those{young} are too young"
+            sentence = f"there is no update that is old enough; those{young} are too young"
     if summary.answer != "not_proved" and (limit := blind_spot(report)):
         sentence += f"; {limit}"
     head = _HEADS[summary.answer]
@@ -160,7 +171,7 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
 
 
 def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
-    """Return which nodes are judged until an earlier time than the others, and until when, by why their logs end."""
+    """Return which nodes are checked up to an earlier time than the others, and to which, by why their logs end."""
     window = report.window
     ends: dict[LogEnd | None, dict[str, datetime]] = {}
     if window is None:
@@ -175,15 +186,14 @@ def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
 
 
 def _ends_early(report: Report, ends: Mapping[str, datetime], log_ends: LogEnd | None) -> str:
-    """Return in words until when these nodes are judged, and why."""
+    """Return in words up to which time these nodes are checked, and why."""
     node = min(ends, key=lambda name: ends[name])
     others = f" and {counted(len(ends) - 1, 'other')}" if len(ends) > 1 else ""
-    why = _LOG_ENDS[log_ends]
+    verb = "were" if others else "was"
+    until, why = _time(report, ends[node]), _LOG_ENDS[log_ends]
     if log_ends == "stopped":
-        verb = "were" if others else "was"
-        return f"{printable(node)}{others} {verb} {why}, and judged until {_time(report, ends[node])}"
-    verb = "are" if others else "is"
-    said = f"{printable(node)}{others} {verb} judged until {_time(report, ends[node])} only"
+        return f"{printable(node)}{others} {verb} {why}, and checked up to {until}"
+    said = f"{printable(node)}{others} {verb} checked up to {until} only"
     return f"{said}: {why}" if why else said
 
 
@@ -195,8 +205,8 @@ def relative_to(report: Report) -> str:
     if report.window is not None:
         parts.append(span(report.window.begin, report.window.end))
         if report.window.settled_until < report.window.end:
-            parts.append(f"the last {seconds(report.window.settle_horizon_s)} not judged yet")
-    parts.append(f"{counted(report.inputs.updates, 'row')} of {counted(len(report.logs), 'node')}")
+            parts.append(f"the last {seconds(report.window.settle_horizon_s)} not checked yet")
+    parts.append(f"{counted(report.inputs.updates, 'log row')} of {counted(len(report.logs), 'node')}")
     return ", ".join(parts)
 
 
@@ -205,7 +215,7 @@ def _compared_with(report: Report, reference: ReferenceSummary) -> str:
     name = reference_name(reference)
     if not counted_in_order:
         return f"compared with {name}"
-    return f"counted in order, from {name}"
+    return f"compared with {name}, counted in order"
 
 
 def answer_tables(report: Report, summary: Summary) -> list[Table]:
@@ -239,9 +249,9 @@ def topic_tables(report: Report) -> list[Table]:
     stopped: tuple[Column[StalledTopic], ...] = (
         text("node", lambda one: one.node),
         text("topic", lambda one: one.topic),
-        Column("newest here", lambda one: Cell(_time(report, one.newest) if one.newest else "never came")),
-        Column("newest there", lambda one: Cell(_time(report, one.reference_newest))),
-        Column("behind by", lambda one: Cell(lacking_said(one), "bad")),
+        Column("last one here", lambda one: Cell(_time(report, one.newest) if one.newest else "never came")),
+        Column("last one published", lambda one: Cell(_time(report, one.reference_newest))),
+        Column("did not come", lambda one: Cell(lacking_said(one), "bad")),
     )
     differing: tuple[Column[DifferingTopic], ...] = (
         text("node", lambda one: one.node),
@@ -252,7 +262,7 @@ def topic_tables(report: Report) -> list[Table]:
     tables = [
         missing_by_topic(report),
         build_list(
-            "topics-behind", "Topics that stopped", stopped, stalls, "Behind by: updates that came there since."
+            "topics-behind", "Topics that stopped", stopped, stalls, "Nothing came of them after the last one here."
         ),
         build_list("topics-differ", "Topics whose final value is another", differing, report.differing),
     ]
@@ -362,8 +372,8 @@ def _nodes(report: Report, summary: Summary) -> Table:
             optional=True,
         ),
         Column("why", lambda one: _maybe(_why(one.causes)), numeric=False, optional=True),
-        Column("under", lambda one: _maybe(_worst_prefixes(one)), numeric=False, optional=True),
-        number("topics behind", lambda one: one.topics_behind or 0, "bad", optional=True),
+        Column("which topics", lambda one: _maybe(_worst_prefixes(one)), numeric=False, optional=True),
+        number("topics stopped", lambda one: one.topics_behind or 0, "bad", optional=True),
         number("values differ", lambda one: one.topics_different or 0, "bad", optional=True),
     )
     return build("nodes", "Did every secondary get everything?", columns, summary.nodes)
@@ -390,11 +400,11 @@ def _lag(summary: Summary) -> Table:
     rows: list[_Late] = [_Late(one.node, one) for one in summary.lag] + [_Late(node, None) for node in unknown]
     columns: tuple[Column[_Late], ...] = (
         text("node", lambda one: one.node),
-        text("from", lambda one: one.lag.stamped_by if one.lag else NOTHING),
+        text("measured from", lambda one: one.lag.stamped_by if one.lag else NOTHING),
         number("updates", lambda one: one.lag.updates if one.lag else None),
         Column("half within", lambda one: _late(one.lag.p50_us if one.lag else None)),
         Column("99 % within", lambda one: _late(one.lag.p99_us if one.lag else None)),
-        delay("±", lambda one: one.lag.uncertain_us if one.lag else None, "dim"),
+        Column("accurate to", lambda one: accuracy_cell(one.lag.uncertain_us) if one.lag else Cell(NOTHING)),
         Column("its clock", _clock_of, numeric=False),
     )
     notes = [_NO_LAG] if unknown else []
@@ -418,13 +428,9 @@ def _hops(summary: Summary) -> Table:
         text("from", lambda one: one.from_node),
         text("to", lambda one: one.to_node),
         delay("in the mean", lambda one: one.mean_us),
-        Column("±", _uncertain),
+        Column("accurate to", lambda one: accuracy_cell(one.uncertain_us)),
     )
     return build("hops", "Where on the way?", columns, summary.hops)
-
-
-def _uncertain(hop: HopSummary) -> Cell:
-    return Cell(f"clocks{NBSP}differ" if hop.uncertain_us is None else duration(hop.uncertain_us), "dim")
 
 
 def _trend(summary: Summary) -> Table:
@@ -465,9 +471,9 @@ def _maybe(words: str) -> Cell:
 
 def _until(report: Report, last: datetime | None, *, goes_on: bool | None) -> Cell:
     if goes_on:
-        return Cell("going on", "bad")
+        return Cell("still going on", "bad")
     if last is not None and goes_on is None:
-        return Cell("not known whether it ended", "fair")
+        return Cell(f"{_time(report, last)} or later", "fair")
     return _maybe(_time(report, last))
 
 

@@ -11,6 +11,7 @@ from fanout.reports.render.table import (
     Cell,
     Column,
     Table,
+    accuracy_cell,
     build,
     build_list,
     delay,
@@ -19,7 +20,7 @@ from fanout.reports.render.table import (
     number,
     text,
 )
-from fanout.reports.render.wording import NBSP, NOTHING, count, duration, printable
+from fanout.reports.render.wording import NBSP, count, duration, printable
 from fanout.reports.values.document import (
     Attempt,
     ClockDifference,
@@ -35,11 +36,6 @@ from fanout.reports.values.document import (
 from fanout.reports.values.figures import Distribution
 
 __all__ = ["attempts", "clocks", "heartbeat", "hops", "logs", "propagation", "ready", "slowest_prefixes"]
-
-
-def _uncertain(uncertain_us: int | None) -> Cell:
-    """Return to how much a time is right; without the difference of the clocks nobody knows."""
-    return Cell(f"clocks{NBSP}differ", "fair") if uncertain_us is None else Cell(duration(uncertain_us), "dim")
 
 
 def _clock(clock: ClockDifference) -> str:
@@ -74,9 +70,7 @@ def _hop_updates(hop: HopLag) -> Cell:
 
 
 def _clock_precision(clock: ClockDifference) -> Cell:
-    if clock.at_least_us is None:
-        return Cell(NOTHING, "dim")
-    return Cell(duration((clock.at_most_us - clock.at_least_us + 1) // 2))
+    return accuracy_cell(None if clock.at_least_us is None else (clock.at_most_us - clock.at_least_us + 1) // 2)
 
 
 _LATE: Final[tuple[Column[Propagation | PrefixLag], ...]] = (
@@ -86,7 +80,7 @@ _LATE: Final[tuple[Column[Propagation | PrefixLag], ...]] = (
     _late("95 % within", lambda lag: lag.p95_us),
     _late("99 % within", lambda lag: lag.p99_us),
     _late("longest", lambda lag: lag.most_us),
-    Column("right to ±", lambda one: _uncertain(one.corrected.uncertain_us if one.corrected else None)),
+    Column("accurate to", lambda one: accuracy_cell(one.corrected.uncertain_us if one.corrected else None)),
     delay("99 % as the clocks say", lambda one: one.lag.p99_us, "dim"),
 )
 
@@ -110,7 +104,7 @@ _HOPS: Final[tuple[Column[HopLag], ...]] = (
     number("updates at from", lambda one: one.updates_before, optional=True),
     Column("updates at to", _hop_updates),
     delay("mean time of the hop", lambda one: one.mean_us if one.corrected_mean_us is None else one.corrected_mean_us),
-    Column("right to ±", lambda one: _uncertain(one.uncertain_us)),
+    Column("accurate to", lambda one: accuracy_cell(one.uncertain_us)),
     delay("as the clocks say", lambda one: one.mean_us, "dim"),
 )
 
@@ -127,7 +121,7 @@ _HEARTBEAT: Final[tuple[Column[RoundTrip], ...]] = (
 _CLOCKS: Final[tuple[Column[ClockDifference], ...]] = (
     *LINK,
     Column("its clock is", lambda one: Cell(_clock(one)), numeric=False),
-    Column("right to ±", _clock_precision),
+    Column("accurate to", _clock_precision),
     text("compared with", lambda one: one.stamped_by),
 )
 
@@ -170,7 +164,7 @@ def propagation(report: Report) -> Table:
     """Return the table of the propagation times."""
     note = (
         "From an update's stamp to its logging at the node. The difference of the two clocks is taken out where it is "
-        "known, and what is left is right to ±."
+        "known, and what is left is accurate to the ± beside it."
     )
     if report.lag.others:
         note += f" The {count(report.lag.others)} that stamped the fewest updates are added up as (others)."

@@ -32,6 +32,7 @@ __all__ = [
     "Head",
     "Table",
     "Tone",
+    "accuracy_cell",
     "bounds_cell",
     "build",
     "build_list",
@@ -122,6 +123,11 @@ def length(name: str, get: Callable[[Entry], float | None]) -> Column[Entry]:
 def delay(name: str, get: Callable[[Entry], int | None], tone: Tone = "", *, optional: bool = False) -> Column[Entry]:
     """Return a column of lengths of time that are given in microseconds."""
     return Column(name, lambda entry: Cell(duration(get(entry)), tone), optional=optional)
+
+
+def accuracy_cell(uncertain_us: int | None) -> Cell:
+    """Return to how much a time is right, in either direction; without the difference of the clocks nobody knows."""
+    return Cell(f"not{NBSP}known", "fair") if uncertain_us is None else Cell(f"±{NBSP}{duration(uncertain_us)}", "dim")
 
 
 def selector_cell(topic_filter: str, exclude: tuple[str, ...]) -> Cell:

@@ -124,8 +124,12 @@ def test_corrected_times_stand_first_and_what_the_clocks_say_behind() -> None:
     made = with_lag(propagation=(first.model_copy(update={"corrected": right}), second))
     known, unknown = texts(made, "propagation")
     assert (known["mean"], known["half within"], known["99 % within"]) == ("1.20 ms", "1.00 ms", "30.0 ms")
-    assert (known["longest"], known["right to ±"], known["99 % as the clocks say"]) == ("40.0 ms", "500 µs", "90.0 ms")
-    assert (unknown["99 % within"], unknown["right to ±"]) == ("90.0 ms", "clocks differ")
+    assert (known["longest"], known["accurate to"], known["99 % as the clocks say"]) == (
+        "40.0 ms",
+        "± 500 µs",
+        "90.0 ms",
+    )
+    assert (unknown["99 % within"], unknown["accurate to"]) == ("90.0 ms", "not known")
     note = table_of(made, "propagation").note
     assert "by at least 5.00\u00a0ms" in note
     assert "4.00\u00a0ms" not in note, "that of a corrected one is no news"
@@ -154,12 +158,12 @@ def test_hops_say_how_long_they_took_and_of_how_many_updates() -> None:
     )
     made = with_lag(hops=(hop, blind))
     known, unknown = texts(made, "hop-times")
-    assert (known["mean time of the hop"], known["right to ±"], known["as the clocks say"]) == (
+    assert (known["mean time of the hop"], known["accurate to"], known["as the clocks say"]) == (
         "4.00 ms",
-        "300 µs",
+        "± 300 µs",
         "3.00 s",
     )
-    assert (unknown["mean time of the hop"], unknown["right to ±"]) == ("-900 µs", "clocks differ")
+    assert (unknown["mean time of the hop"], unknown["accurate to"]) == ("-900 µs", "not known")
     table = table_of(made, "hop-times")
     assert [row[4].tone for row in table.rows] == ["", "fair"]
     assert "\x1b" not in table.rows[0][1].text
@@ -181,12 +185,12 @@ def test_clocks_are_said_in_words() -> None:
     )
     own = clocks[2].model_copy(update={"stamped_by": "edge"})
     rows = texts(with_lag(clocks=(*clocks, own)), "clocks")
-    assert [(row["its clock is"], row["right to ±"]) for row in rows] == [
-        ("3.00 s ahead", "400 µs"),
-        ("2.00 s behind", "400 µs"),
-        ("no difference seen", "400 µs"),
-        ("at least 5.00 ms behind", "–"),
-        ("at most 7.00 ms ahead", "–"),
+    assert [(row["its clock is"], row["accurate to"]) for row in rows] == [
+        ("3.00 s ahead", "± 400 µs"),
+        ("2.00 s behind", "± 400 µs"),
+        ("no difference seen", "± 400 µs"),
+        ("at least 5.00 ms behind", "not known"),
+        ("at most 7.00 ms ahead", "not known"),
     ]
 
 
