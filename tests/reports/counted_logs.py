@@ -48,6 +48,8 @@ class Faults:
     """How many updates the broker keeps for it meanwhile."""
     tail_s: float = 0.005
     """The mean of the time that an update takes."""
+    hiccups: float = 0.0
+    """The share of updates before which it does nothing for some tenths of a second."""
     held_s: float = 1.0
     """From when on it holds everything."""
 
@@ -153,6 +155,8 @@ def observe(rng: random.Random, log: NodeLog, published: Sequence[Message], faul
         if rng.random() < faults.loss or faults.burst[0] < one.at_s < faults.burst[1]:
             continue
         due_s = faults.slow[1] if faults.slow[0] < one.at_s < faults.slow[1] else one.at_s
+        if faults.hiccups and rng.random() < faults.hiccups:
+            due_s += rng.uniform(0.05, 0.5)
         latest_s = max(latest_s, due_s + rng.expovariate(1 / faults.tail_s))
         apply(one, latest_s)
         recent = [*recent[-20:], (latest_s, one)]

@@ -11,6 +11,7 @@ from tests.reports.oracle import micros
 
 FOREVER = 2**62
 MARGIN_US = 50_000
+NEAR_US = 500_000
 DUP = 1
 
 Value = tuple[str, int]
@@ -117,17 +118,26 @@ class Counting:
             least_us, most_us = self.interval(at_us)
             sooner_us, later_us = self.waited(at_us) if row["flags"] & DUP else (0, 0)
             rows.append((at_us - most_us - later_us, 1, at_us - least_us + sooner_us, row))
-        found: list[tuple[list[Row], list[Row]]] = []
+        groups: list[list[tuple[list[Row], list[Row]]]] = []
         reached = -FOREVER
         for start, side, end, row in sorted(rows, key=lambda one: one[:2]):
-            if not found or start > reached:
-                found.append(([], []))
-            found[-1][side].append(row)
+            if start > reached + NEAR_US:
+                groups.append([])
+            if start > reached:
+                groups[-1].append(([], []))
+            groups[-1][-1][side].append(row)
             reached = max(reached, end)
+        found = [stretch for group in groups for stretch in self._joined(group)]
         for stretch in found:
             for side_rows in stretch:
                 side_rows.sort(key=lambda row: (micros(row["applied"]), row["log_pos"]))
         return found
+
+    def _joined(self, group: list[tuple[list[Row], list[Row]]]) -> list[tuple[list[Row], list[Row]]]:
+        """Return stretches that are near to each other, as one where all of its rows are sure and come out even."""
+        seen, got = ([row for stretch in group for row in stretch[side]] for side in (0, 1))
+        weak = any(row["flags"] & DUP for row in (*seen, *got)) or not all(map(self._is_due, seen))
+        return group if weak or len(seen) != len(got) else [(seen, got)]
 
     def _count(self, seen: list[Row], got: list[Row], judged: Judged, lost: list[int]) -> None:
         """Judge the rows of a stretch; to `lost` go those that are lost, unless a late one of another is theirs."""

@@ -107,12 +107,24 @@ def test_what_comes_again_after_an_absence_is_not_called_missing() -> None:
     assert len(judged.unknown) == 1
 
 
+def test_an_update_that_is_a_little_late_is_known() -> None:
+    """A busy node does nothing for some tenths of a second, now and then; all came, and the counts of values say so."""
+    rng = random.Random(3)
+    published = messages(rng, counters=4, toggles=20, constants=4)
+    tap = observe(rng, NodeLog("tap", "tap"), published, Faults(held_s=0.5, tail_s=0.002))
+    node = observe(rng, NodeLog("edge"), published, Faults(tail_s=0.002, hiccups=0.01))
+    judged = judge(tap, node, due_us=(at(1.5), at(END_S - SETTLE_S)), logs=[tap.log, node.log])
+    check_truth(tap, node, judged)
+    assert (len(judged.missing), len(judged.unknown)) == (0, 0)
+    assert max(judged.timed.values()) > 300_000
+
+
 def draw(seed: int) -> tuple[Counted, list[tuple[Counted, Faults]]]:
     """Return a tap and six nodes, of which the first has no fault but its clock."""
     rng = random.Random(seed)
     published = messages(rng, counters=4, toggles=4, constants=4)
     tap = observe(rng, NodeLog("tap", "tap"), published, Faults(held_s=0.5, tail_s=0.002))
-    faults = [Faults(ahead_s=3.0), *(random_faults(rng) for _ in range(5))]
+    faults = [Faults(ahead_s=3.0, hiccups=0.005), *(random_faults(rng) for _ in range(5))]
     return tap, [(observe(rng, NodeLog(f"edge-{n}"), published, one), one) for n, one in enumerate(faults)]
 
 

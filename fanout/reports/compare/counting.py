@@ -32,6 +32,8 @@ Of a row with DUP set sooner_us less, and later_us more: so long its update may 
 
 _KEY: Final = ("target", "digest")
 _REFERENCE, _NODE, _COPY = SIDE_REFERENCE, SIDE_NODE, 2
+_NEAR_US: Final = 500_000
+"""So much later than all near it in time an update may be, and its value is still counted with those before."""
 
 
 def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
@@ -229,13 +231,20 @@ def _with_interval(rows: DataFrame, intervals: DataFrame, *, width_us: int) -> D
 def _stretches(rows: DataFrame) -> DataFrame:
     """Return the rows with `stretch`: intervals of one value that overlap have the same one.
 
-    A value that the reference saw once has one stretch, whenever its rows came.
+    A value that the reference saw once has one stretch, whenever its rows came. Those that are near to each other are
+    one where that has as many rows of either side: an update that is a little late lies in the next.
     """
     in_order = Window.partitionBy(*_KEY).orderBy("start_us", "side")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     everywhere = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     begins = sf.col("start_us") > sf.col("reached_us")
+    near = _whole(*_KEY, "near")
+    seen, got = (sf.count_if(_is(side)).over(near) for side in (_REFERENCE, _NODE))
+    weak = sf.count_if(sf.col("weak") & ~_is(_COPY)).over(near)
+    stretch = sf.when(sf.col("in_all") == 1, sf.lit(0).cast("long")).when(
+        (seen == got) & (weak == 0), sf.min("stretch").over(near)
+    )
     return (
         rows.withColumns(
             {
@@ -243,9 +252,14 @@ def _stretches(rows: DataFrame) -> DataFrame:
                 "in_all": sf.count_if(_is(_REFERENCE)).over(everywhere),
             }
         )
-        .withColumn("stretch", sf.count_if(begins).over(so_far))
-        .withColumn("stretch", sf.when(sf.col("in_all") == 1, sf.lit(0).cast("long")).otherwise(sf.col("stretch")))
-        .drop("reached_us", "in_all")
+        .withColumns(
+            {
+                "stretch": sf.count_if(begins).over(so_far),
+                "near": sf.count_if(sf.col("start_us") > sf.col("reached_us") + _NEAR_US).over(so_far),
+            }
+        )
+        .withColumn("stretch", stretch.otherwise(sf.col("stretch")))
+        .drop("reached_us", "in_all", "near")
     )
 
 

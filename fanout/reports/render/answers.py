@@ -251,7 +251,7 @@ def topic_tables(report: Report) -> list[Table]:
         text("topic", lambda one: one.topic),
         Column("last one here", lambda one: Cell(_time(report, one.newest) if one.newest else "never came")),
         Column("last one published", lambda one: Cell(_time(report, one.reference_newest))),
-        Column("did not come", lambda one: Cell(lacking_said(one), "bad")),
+        Column("missed", lambda one: Cell(lacking_said(one), "bad")),
     )
     differing: tuple[Column[DifferingTopic], ...] = (
         text("node", lambda one: one.node),
@@ -261,9 +261,7 @@ def topic_tables(report: Report) -> list[Table]:
     stalls = None if report.stalls is None else report.stalls.topics
     tables = [
         missing_by_topic(report),
-        build_list(
-            "topics-behind", "Topics that stopped", stopped, stalls, "Nothing came of them after the last one here."
-        ),
+        build_list("topics-behind", "Topics that stopped", stopped, stalls, "Missed: updates after the last one here."),
         build_list("topics-differ", "Topics whose final value is another", differing, report.differing),
     ]
     return [table for table in tables if table.rows]
@@ -344,7 +342,7 @@ def _said_by_nodes(report: Report, summary: Summary) -> list[str]:
     found: list[str] = []
     for node in summary.nodes:
         own = [one for one in report.alarms if one.node == node.node and one.hint]
-        for one in own[:_ALARMS_SHOWN] if node.answer in ("not_complete", "not_proved") else ():
+        for one in own[:_ALARMS_SHOWN] if node.answer == "not_complete" else ():
             when = f"at {_time(report, one.last)}" + (f", {count(one.times)} times" if one.times > 1 else "")
             why = f": {printable(one.reason)}" if one.reason else ""
             found.append(

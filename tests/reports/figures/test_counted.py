@@ -231,6 +231,28 @@ def test_losses_beside_a_tap_have_their_numbers_and_causes(spark: SparkSession) 
     assert (found.missing, found.causes.max_age, found.causes.live) == (2, 1, 1)
 
 
+def test_one_misleading_value_is_no_clock(spark: SparkSession) -> None:
+    """A value was published twice: the tap logged the first alone, and the node, which came later, the second.
+
+    That pair is twelve seconds apart, which the clocks are not: what came before the node was there is not missing.
+    """
+    (tap,) = observers(["up"])
+    edge = NodeLog("edge")
+    edge.start(at(9), {"name": "up", "primary": ["mqtt://up"], "selectors": [selector("#")]})
+    edge.ready(at(10), "up", "#")
+    see(tap, at(4), "t", "twice", link="up")
+    see(edge, at(16), "t", "twice", link="up")
+    for second in (5, 6, 20, 30, 40):
+        see(tap, at(second), "alive", "x", link="up")
+        if second >= 20:
+            see(edge, at(second) + 5_000, "alive", "x", link="up")
+    for log in (tap, edge):
+        log.event("heartbeat", at(60))
+    _, counts = describe(spark, [tap, edge])
+    found = counts["edge", "up"]
+    assert (found.expected, found.applied, found.missing, found.unknown) == (3, 3, 0, 0)
+
+
 def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
     """What two nodes saw is not added up: of each value the log counts that saw it most often.
 

@@ -156,7 +156,7 @@ def test_all_fine_is_said_in_a_line() -> None:
 
 
 def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
-    """The first line says up to which time a node was checked, and why: one that was stopped is complete as far as it went."""
+    """The first line says up to when a node was checked, and why; one that was stopped is complete so far."""
     made = answered(node(), node("leaf"), answer="complete")
     dead = target("leaf", judged_until=BEGIN + timedelta(seconds=100))
     late = target("late", judged_until=END - timedelta(seconds=11))
