@@ -9,8 +9,7 @@ the machine is suspended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 __all__ = ["FailureDetector", "LifeSigns", "isolated_after_s"]
 
@@ -30,8 +29,7 @@ def isolated_after_s(dead_after_s: float) -> float:
     return max(dead_after_s - _MARGIN_S, dead_after_s / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class LifeSigns:
+class LifeSigns(NamedTuple):
     """Life signs of another member."""
 
     name: str

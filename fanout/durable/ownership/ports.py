@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.move_messages import (
@@ -138,8 +138,7 @@ class Markers(Protocol):
         """Publish one on each link, and return them by link; empty when one of the links cannot now."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherMemberState:
+class OtherMemberState(NamedTuple):
     """Another member, as far as sessions are concerned."""
 
     name: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 import structlog
@@ -247,7 +246,7 @@ async def network() -> AsyncIterator[Network]:
 
 def change(network: Network, node: str, **changes: object) -> None:
     """Let a member be seen in another way."""
-    network.states[node] = replace(network.states[node], **changes)  # type: ignore[arg-type]  # tests know the fields
+    network.states[node] = network.states[node]._replace(**changes)  # type: ignore[arg-type]  # tests know the fields
 
 
 async def looks() -> None:
