@@ -138,8 +138,8 @@ class RoamingClient:
 
     @property
     def is_done(self) -> bool:
-        """True if everything that it published has come to its end, and it is connected."""
-        return self.connected and not self._outgoing and not self._waiting
+        """True if each message that it published, or got at QoS 2, has come to its end, and it is connected."""
+        return self.connected and not (self._outgoing or self._waiting or self._incoming)
 
     def publish(self, qos: int, number: int) -> None:
         """Publish a numbered message, at once or as soon as there is a connection with room."""

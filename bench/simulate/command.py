@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> SimulateReport:
             arguments.trace.mkdir(parents=True, exist_ok=True)
             (arguments.trace / f"seed-{outcome.seed}.txt").write_text("\n".join(outcome.trace) + "\n")
 
-    simulate(0)  # what is imported late is imported once
+    simulate(0, ("restart",))  # what is imported late, by a stop too, is imported once
     gc.collect()
     gc.freeze()
     run_seeds(seeds, done, kinds=arguments.faults)

@@ -1,4 +1,4 @@
-"""Faults of the servers of a simulation: drawn from a seed."""
+"""Faults of the servers of a simulation, drawn from a seed: few kinds, again and again, while clients publish."""
 
 from __future__ import annotations
 
@@ -6,26 +6,36 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from bench.simulate.pool import DEAD_AFTER_S, Member, Pool
 
 __all__ = ["KINDS", "Faults"]
 
-KINDS: Final = ("kill", "kill", "kill", "pause", "cut", "clock", "restart", "primary", "disk")
+KINDS: Final = (*["kill"] * 5, *["pause", "cut", "restart"] * 2, "clock", "primary", "disk")
+_SUDDEN: Final = frozenset(("kill", "pause", "cut"))
+"""Kinds with which a member may end, or be taken for dead, before it has told what it did."""
+_AWAY: Final = _SUDDEN | {"restart"}
+"""Kinds with which the sessions of a member, or the copies that it keeps, may go."""
+_KINDS_MAX: Final = 3
+"""Kinds of one seed at most: with all of them in each seed, few faults of a kind meet the repair of another one."""
 _STEPS: Final = 400
 """Callbacks of a member after which a fault comes at most."""
 _WORDS: Final = 10
 """Pieces that a member has sent to clients after which a fault comes at most."""
 _MOMENT_S: Final = 1.0
 """Time after which a fault comes though the member neither works nor speaks."""
-_OVERLAP: Final = 0.3
-"""Share of the seeds with faults of two members at a time."""
+_OVERLAP: Final = 0.25
+"""Share of the seeds in which two members may be away at a time."""
+_LENGTHS: Final = ((0.02, 0.3), (0.3, 1.0), (1.0, 1.5), (1.0, 3.0))
+"""Ranges of the lengths of faults, in `DEAD_AFTER_S`: most are near the time of a verdict or of its repair."""
+_ROUNDS_MAX: Final = 2
 _WHOLE_S: Final = 60.0
 
 
 class Faults:
-    """Injects faults, until the clients have published everything."""
+    """Injects the faults of a seed."""
 
     def __init__(self, pool: Pool, *, seed: int, kinds: Sequence[str], tell: Callable[[str, str], None]) -> None:
         """Prepare.
@@ -36,29 +46,39 @@ class Faults:
             kinds: Of `KINDS`.
             tell: Takes a line of the trace, and the machine that it is about.
         """
-        self._pool, self._kinds, self._tell = pool, kinds, tell
-        self._draw = random.Random(f"{seed} faults")
-        self.overlap = self._draw.random() < _OVERLAP
-        """True if two members may fail at a time: then a session may be lost, of which the client is told."""
+        self._pool, self._tell = pool, tell
+        self._draw = draw = random.Random(f"{seed} faults")
+        self._kinds = draw.sample(kinds, min(len(kinds), draw.randint(1, _KINDS_MAX)))
+        self.overlap = draw.random() < _OVERLAP
+        """True if two members may be away at a time: then a session may be lost, of which the client is told."""
+        self.sudden = not _SUDDEN.isdisjoint(self._kinds)
+        """True if a member may end, or be taken for dead, before it has told what it did."""
 
-    async def inject(self, until: asyncio.Future[None]) -> None:
-        """Inject one fault, or two, after another; then the pool is whole again.
+    async def inject(self) -> None:
+        """Inject faults, two at a time where that may be; then the pool is whole again, and others come.
+
+        The members with the most sessions fail.
 
         Raises:
             TimeoutError: It never is.
         """
         draw = self._draw
-        while not until.done():
-            await asyncio.sleep(draw.uniform(0.0, 0.8))
-            members = draw.sample(self._pool.members, 2 if self.overlap else 1)
-            kinds = [draw.choice(self._kinds) for _ in members]
-            await asyncio.gather(*map(self._fault, kinds, members))
+        for _ in range(draw.randint(1, _ROUNDS_MAX)):
+            await asyncio.sleep(draw.uniform(0.0, 0.5))
+            others = self._kinds if self.overlap else [kind for kind in self._kinds if kind not in _AWAY]
+            kinds = [draw.choice(each) for each in (self._kinds, others) if each]
+            shuffled = draw.sample(self._pool.members, len(self._pool.members))
+            members = sorted(shuffled, key=attrgetter("sessions"), reverse=True)
+            # The second fault comes during the first, or during its repair.
+            delays_s = (0.0, draw.uniform(0.0, 2 * DEAD_AFTER_S))
+            await asyncio.gather(*map(self._fault, kinds, members, delays_s))
             await self._pool.wait_whole(_WHOLE_S, f"after {' and '.join(kinds)}")
 
-    async def _fault(self, kind: str, member: Member) -> None:
+    async def _fault(self, kind: str, member: Member, delay_s: float) -> None:
         draw = self._draw
+        await asyncio.sleep(delay_s)
         await self._moment(member)
-        lasts_s = draw.choice((draw.uniform(0.05, 0.5), draw.uniform(0.3, 2.0) * DEAD_AFTER_S))
+        lasts_s = draw.uniform(*draw.choice(_LENGTHS)) * DEAD_AFTER_S
         await getattr(self, f"_{kind}")(member, lasts_s)
 
     async def _moment(self, member: Member) -> None:
@@ -107,7 +127,7 @@ class Faults:
     async def _cut(self, member: Member, lasts_s: float) -> None:
         draw, network = self._draw, self._pool.network
         others = [one.name for one in self._pool.members if one is not member]
-        chosen = draw.choice((others, [draw.choice(others)], ["primary"], [*others, "primary"]))
+        chosen = draw.choice((others, [draw.choice(others)], ["primary"], *[[*others, "primary"]] * 3))
         to, back = draw.choice(((True, True), (True, False), (False, True)))
         ways = " and ".join(["to"] * to + ["from"] * back)
         self._tell(member.name, f"FAULT cut off for {lasts_s:.3f} s: nothing goes {ways} {', '.join(chosen)}")

@@ -16,6 +16,7 @@ import httpx
 from bench.simulate.disks import SimulatedStore
 from bench.simulate.loop import Machine
 from bench.simulate.network import Address, Network, NetworkLoop
+from fanout.durable.hosting.server_sessions import ServerSessions
 from fanout.pool.peer_client import PeerClient
 
 __all__ = ["Calls", "SimulatedClock", "patched"]
@@ -174,12 +175,27 @@ async def _listen(host: str, port: int, **options: Any) -> list[_Bound]:
 
 
 @contextlib.contextmanager
-def patched(loop: NetworkLoop, calls: Calls, *, seed: str) -> Iterator[None]:
-    """Replace what is not deterministic in this process."""
+def patched(loop: NetworkLoop, calls: Calls, *, inexact: set[str], seed: str) -> Iterator[None]:
+    """Replace what is not deterministic in this process.
+
+    Args:
+        loop: Gives the time, and connections.
+        calls: Takes the calls between members.
+        inexact: Takes the clients whose sessions move and are divided by no marker.
+        seed: Decides what is drawn.
+    """
+    adopt = ServerSessions.adopt
+
+    def adopted(sessions: ServerSessions, client_id: str, *, exact: bool) -> bool:
+        if not exact:
+            inexact.add(client_id)
+        return adopt(sessions, client_id, exact=exact)
+
     draw = random.Random(f"{seed} process")
     random.seed(f"{seed} global")
     _PeerClient.calls = _PeerServer.calls = calls
     places: dict[str, Any] = {
+        "fanout.durable.hosting.server_sessions.ServerSessions.adopt": adopted,
         "fanout.node.node.SystemClock": lambda: SimulatedClock(loop),
         "fanout.node.node.WriteBehindStore": SimulatedStore,
         "fanout.node.pool.parts.HttpServer": _PeerServer,

@@ -75,6 +75,11 @@ class Member:
         machine, node = self.machine, self.node
         return machine is not None and node is not None and not machine.is_paused and node.documents.readiness().ready
 
+    @property
+    def sessions(self) -> int:
+        """Number of its sessions."""
+        return 0 if self.node is None or self.node.server is None else self.node.server.session_count
+
     def owns(self, client_id: str) -> bool:
         """Return whether it has the session of a client."""
         return self.node is not None and self.node.sessions is not None and self.node.sessions.ledger.is_here(client_id)
@@ -120,13 +125,7 @@ class Member:
         self._end()
         self._disk.turn_over(draw, loses=loses)
 
-    @property
-    def inexact(self) -> int:
-        """Sessions that came to this process and were divided by no marker."""
-        return 0 if self.node is None or self.node.sessions is None else self.node.sessions.figures.inexact_total
-
     def _end(self) -> None:
-        self._pool.inexact_before += self.inexact
         machine, self.machine, self.node = self.machine, None, None
         assert machine is not None
         machine.kill()
@@ -160,17 +159,12 @@ class Pool:
         self.members = [
             Member(self, number, size=size, draw=draw, directory=directory / str(number)) for number in range(size)
         ]
-        self.inexact_before = 0
-        """Sessions that moved and were divided by no marker, in processes that have ended."""
+        self.inexact: set[str] = set()
+        """Clients whose sessions moved and were divided by no marker: messages may be lost or come twice."""
         self.failures: list[str] = []
         """Parts of members that have ended by themselves."""
         self.buried: list[Machine] = []
         """Dead processes; what they had is kept, so that nothing of it ends in order."""
-
-    @property
-    def inexact(self) -> int:
-        """Sessions that moved and were divided by no marker: messages may be lost or come twice, retained ones will."""
-        return self.inexact_before + sum(member.inexact for member in self.members)
 
     def start(self) -> None:
         """Start the primary and all members."""
@@ -210,8 +204,8 @@ class Pool:
     def _route(self, address: tuple[str, int]) -> tuple[str, int]:
         if address[1] != BALANCER:
             return address
-        ready = [one.port for one in self.members if one.is_ready]
-        return (address[0], self.draw.choice(ready) if ready else BALANCER)
+        shuffled = self.draw.sample(self.members, len(self.members))
+        return (address[0], next((one.port for one in shuffled if one.is_ready), BALANCER))
 
     async def wait_whole(self, seconds: float, when: str) -> None:
         """Wait until all members are ready, hear each other, and have a copy of each session elsewhere.
@@ -232,7 +226,7 @@ def _is_whole(member: Member, size: int) -> bool:
         return False
     if node is None or node.members is None or node.sessions is None or node.sessions.is_fenced:
         return False
-    if sum(other.reachable for other in node.members.others()) != size - 1 or not member.is_ready:
+    copies = node.sessions.copy_figures()
+    if node.server is None or node.server.session_count > copies.copied or copies.oldest_unconfirmed_s >= 1.0:
         return False
-    facts = node.members.own_facts()
-    return facts.sessions <= (facts.sessions_copied or 0) and (facts.copies_late_s or 0.0) < 1.0
+    return sum(other.reachable for other in node.members.others()) == size - 1 and member.is_ready

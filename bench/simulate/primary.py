@@ -90,10 +90,6 @@ class Primary:
             if session.expires:
                 del self.sessions[client_id]
 
-    def forget_sessions(self) -> None:
-        """Lose all sessions, as a broker without persistence does."""
-        self.sessions.clear()
-
     def publish(self, message: Message, *, source: _Session | None = None) -> None:
         """Take a message."""
         self.taken[message.payload] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import random
 import tempfile
 import time
@@ -29,7 +30,7 @@ _MEMORY: Final = Path("/dev/shm")
 """Directory of the files of a simulation, if it is there: the seed decides what they lose, so no disk need wait."""
 _START_S = 60.0
 _SETTLE_S = 60.0
-_REST_S = 2.0
+_REST_S = 1.0
 _BEFORE = -1
 """Number of the messages that the primary retains before anything begins."""
 
@@ -61,7 +62,7 @@ def simulate(seed: int, kinds: Sequence[str] = KINDS) -> Outcome:
         size = random.Random(f"{seed} size").choice((2, 3, 3, 4))
         pool = Pool(loop, seed=seed, size=size, directory=Path(directory), tell=tell)
         run = _Run(pool, seed, kinds, tell)
-        with patched(loop, pool.calls, seed=str(seed)), _without_collector():
+        with patched(loop, pool.calls, inexact=pool.inexact, seed=str(seed)), _without_collector():
             loop.run_until_complete(loop.create_task(run.run()))
     outcome.findings += run.findings + loop.failures + pool.failures
     outcome.simulated_s, outcome.steps = loop.now_s - 1000, loop.steps
@@ -115,7 +116,7 @@ class _Run:
         self._figures = Figures()
         self._clients: list[tuple[Machine, _Client]] = []
         self.findings: list[str] = []
-        names = self._make_clients(self._draw.randint(2, 6))
+        names = self._make_clients(self._draw.randint(3, 6))
         for name in names:  # a topic that is new during a snapshot would cost it its evidence
             for qos in (1, 2):
                 before = Sent(name, qos, _BEFORE, 0.0)
@@ -141,9 +142,13 @@ class _Run:
             machine.context.run(client.start)
         async with asyncio.timeout(_START_S):
             await asyncio.gather(*(one.subscribed.wait() for one in clients))
-        publishing = asyncio.ensure_future(self._publish(draw.randint(20, 60), draw.uniform(2, 6)))
-        await self._faults.inject(publishing)
-        await publishing
+        publishing = asyncio.ensure_future(self._publish(draw.uniform(0.05, 0.2)))
+        try:
+            await self._faults.inject()
+        finally:
+            publishing.cancel()
+        for client in clients:
+            client.cutting = False
         await self._rest(clients)
 
     def _judge(self, clients: Sequence[_Client]) -> None:
@@ -151,7 +156,7 @@ class _Run:
         for client in clients:
             client.subscriber.received = [one for one in client.subscriber.received if one.number != _BEFORE]
         sent = [message for client in clients for message in client.sent]
-        verdict = judge(sent, {client.client_id: client.subscriber for client in clients}, kills=True)
+        verdict = judge(sent, {client.client_id: client.subscriber for client in clients}, kills=self._faults.sudden)
         self.findings += (one for one in verdict.findings if not self._is_told(one, verdict))
         for message in sent:
             times = self._pool.primary.taken[payload_of(message)]
@@ -165,7 +170,7 @@ class _Run:
         may be lost when two members fail at a time.
         """
         is_lost = " never got " in finding
-        if self._pool.inexact and (is_lost or " times, at " in finding):
+        if finding.split(maxsplit=1)[0] in self._pool.inexact and (is_lost or " times, at " in finding):
             return True
         return self._faults.overlap and ("lost its session" in finding or (is_lost and not verdict.lost))
 
@@ -180,7 +185,7 @@ class _Run:
                 publishers=publishers,
                 draw=random.Random(f"{self._seed} {name}"),
                 figures=self._figures,
-                kills=True,
+                kills=self._faults.sudden,
                 steps_max=80,
                 retains=not self._faults.overlap,  # a session that begins anew gets retained messages again
             )
@@ -188,15 +193,13 @@ class _Run:
             self._clients.append((Machine(name, self._pool.loop, is_client=True), client))
         return names
 
-    async def _publish(self, messages: int, seconds: float) -> None:
+    async def _publish(self, pause_s: float) -> None:
         for _, client in self._clients:
             client.cutting = True
-        for number in range(messages):
-            await asyncio.sleep(seconds / messages)
+        for number in itertools.count():
+            await asyncio.sleep(pause_s)
             machine, client = self._draw.choice(self._clients)
             machine.context.run(client.publish, self._draw.choice((1, 2)), number)
-        for _, client in self._clients:
-            client.cutting = False
 
     async def _rest(self, clients: Sequence[_Client]) -> None:
         loop = self._pool.loop
