@@ -154,7 +154,7 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
         case "not_complete":
             verb = "lacks" if len(lacking) == 1 else "lack"
             whom = f"{len(lacking)} of {len(nodes)} secondaries {verb}" if len(nodes) > 1 else "the one secondary lacks"
-            sentence = f"{whom} updates or values"
+            sentence = f"{whom} updates or values: {_named(lacking)}"
         case "not_proved":
             sentence = f"nothing is known to be missing; {_why_not_proved(report, summary)}"
         case "nothing_judged":
@@ -168,6 +168,15 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
         if summary.answer == "complete" and log_ends != "stopped":
             head = Cell("COMPLETE SO FAR", "fair")
     return head, sentence
+
+
+def _named(nodes: Sequence[NodeSummary]) -> str:
+    """Return the first of some nodes, each with the cause of most that it lacks."""
+    shown = ", ".join(
+        printable(one.node) + (f" ({CAUSES[one.causes[0].cause]})" if one.causes else "")
+        for one in nodes[:_NODES_SHOWN]
+    )
+    return f"{shown} and {counted(len(nodes) - _NODES_SHOWN, 'other')}" if len(nodes) > _NODES_SHOWN else shown
 
 
 def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
@@ -441,9 +450,12 @@ def _trend(summary: Summary) -> Table:
             f"{'complete' if shares else 'missing'} before",
             lambda one: Cell(percentage(one.complete_percent_before) if shares else count(one.missing_before)),
         ),
-        Column("now", lambda one: Cell(percentage(one.complete_percent) if shares else count(one.missing))),
+        Column(
+            f"{'complete' if shares else 'missing'} now",
+            lambda one: Cell(percentage(one.complete_percent) if shares else count(one.missing)),
+        ),
         Column("99 % within before", lambda one: _late(one.p99_us_before), optional=True),
-        Column("now", lambda one: _late(one.p99_us), optional=True),
+        Column("99 % within now", lambda one: _late(one.p99_us), optional=True),
     )
     changed = [node for node in (() if trend is None else trend.nodes) if node.direction != "same"]
     return build("trend", "Is it getting worse?", columns, changed)

@@ -116,7 +116,9 @@ def test_what_is_missing_stands_first() -> None:
     made = answered(outage(), steady_loss(), node("clean"), answer="not_complete", topic="plant/hot")
     text = on_terminal(made)
     lines = text.splitlines()
-    assert lines[0] == "NOT COMPLETE  2 of 3 secondaries lack updates or values"
+    assert lines[0] == (
+        "NOT COMPLETE  2 of 3 secondaries lack updates or values: broken (session lost), lossy (unexplained)"
+    )
     by_node = {line.split()[0]: " ".join(line.split()) for line in reversed(lines) if line}
     assert "broken ≥ 91.6 % ≥ 1,648 7 02:41:00 02:42:00 session lost 1,553," in by_node["broken"]
     assert any(" ".join(line.split()).startswith("lossy plant/hot 430") for line in lines)  # in the table of topics
@@ -181,8 +183,12 @@ def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
     late = late.model_copy(update={"log_ends": "not_shipped"})
     assert first_line(late).endswith("so the node was killed, or the rest is not shipped yet")
     lacking = answered(steady_loss(), answer="not_complete").model_copy(update={"targets": (dead,)})
-    first = on_terminal(lacking).splitlines()[0]
-    assert first == "NOT COMPLETE  the one secondary lacks updates or values; leaf was checked up to 02:41:40 only"
+    first = on_terminal(lacking, width=200).splitlines()[0]
+    said = "the one secondary lacks updates or values: lossy (unexplained)"
+    assert first == f"NOT COMPLETE  {said}; leaf was checked up to 02:41:40 only"
+    many = answered(outage(), *(node(name, answer="not_complete") for name in "abcd"), answer="not_complete")
+    first = on_terminal(many, width=200).splitlines()[0]
+    assert first.endswith("5 of 5 secondaries lack updates or values: broken (session lost), a, b and 2 others")
 
 
 def alarm(**fields: object) -> Alarm:
