@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect
 
 from fanout import __version__
 from fanout.api.browse.endpoints import BROWSE_ENDPOINTS, KEPT_S, STALE_HEADER, NotReadable, add_browsing
+from fanout.api.browse.models import PoolComparisonDocument
 from fanout.api.browse.shares import Shares
 from fanout.api.browse.view import OPERATOR_KEY, READER_KEY, Reader
 from fanout.api.metrics import encode_metrics, process_metrics
@@ -64,6 +65,7 @@ ENDPOINTS = (
     "/v1/status",
     "/v1/lag",
     "/v1/pool",
+    "/v1/pool/compare",
     "/v1/clients",
     "/v1/explain",
     *BROWSE_ENDPOINTS,
@@ -164,6 +166,7 @@ def create_app(
     app.add_middleware(OperatorGuard, access=access, browser=node.browser)
     turns = _Turns(node.browser.slices, streams_max=streams_max)
     slowest: OneForMany[int, ClientsDocument] = OneForMany(keep_s=KEPT_S, entries_max=_KEPT_MAX)
+    comparisons: OneForMany[None, PoolComparisonDocument] = OneForMany(keep_s=KEPT_S, entries_max=1)
     explaining = asyncio.Lock()
 
     # HEAD too: some probes, and `wget --spider`, use it.
@@ -212,6 +215,13 @@ def create_app(
     async def pool() -> PoolDocument:
         """Answer the members of the pool, as this node sees them; 409 from a node that is in none."""
         return await turns.make(node.pool)
+
+    @app.get("/v1/pool/compare", operation_id="compare_pool", responses={**_BUSY, **_REFUSES})
+    async def compare_pool(request: Request) -> PoolComparisonDocument:
+        """Answer the topics that members of the pool hold differently, in seconds; 409 from a node that is in none."""
+        authorization = request.headers.get("authorization", "")
+        with turns.place():
+            return await comparisons.get(None, partial(node.compare_pool, authorization=authorization))
 
     @app.get(
         "/v1/explain",

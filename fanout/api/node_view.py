@@ -21,6 +21,7 @@ from fanout.api.models import (
 )
 
 if TYPE_CHECKING:
+    from fanout.api.browse.models import PoolComparisonDocument
     from fanout.api.browse.view import NodeBrowser
     from fanout.api.topic_facts import TopicExplanation
 
@@ -55,6 +56,16 @@ class NodeView(Protocol):
 
     def pool(self) -> PoolDocument:
         """Return the members of the pool.
+
+        Raises:
+            RequestRefused: The node is in no pool.
+        """
+
+    async def compare_pool(self, *, authorization: str) -> PoolComparisonDocument:
+        """Return the topics that members of the pool hold differently; this takes seconds.
+
+        Args:
+            authorization: The header field of the operator who asks, which the other members get; empty for none.
 
         Raises:
             RequestRefused: The node is in no pool.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -49,8 +49,8 @@ def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
     app.command(
         cls=AskingCommand,
-        epilog="Exit codes: 0 equal at the primary; 1 not equal, or another finding; 3 the node or the primary"
-        " does not answer; 5 the node does not explain it now.",
+        epilog="Exit codes: 0 equal at the primary; 1 not equal, or another finding; 3 the node, a member or the"
+        " primary does not answer; 5 the node does not explain it now.",
     )(explain)
 
 
@@ -85,6 +85,7 @@ def explain(
     client: Annotated[
         str | None, typer.Option(metavar="ID", help="Client Identifier of a client that does not get the topic.")
     ] = None,
+    in_pool: Annotated[bool, typer.Option("--pool", help="Ask all members of the node's pool.")] = False,
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,6 +97,10 @@ def explain(
     from fanout.cli.asking.client import NodeClient
     from fanout.cli.output.terminal import print_error, print_json
 
+    if in_pool:
+        if tap is not None:
+            raise typer.BadParameter("a tap is compared with one node: leave out --pool", param_hint="--tap")
+        _explain_in_pool(url, topic, client=client, token_file=token_file, as_json=as_json)
     with NodeClient(url, token_file=token_file) as node:
         found = node.explain(topic, client_id=client)
     fault: FanoutError | None = None
@@ -113,6 +118,31 @@ def explain(
         raise typer.Exit(exit_code_of(fault))
     codes = {"equal": ExitCode.OK, "unknown": ExitCode.UNREACHABLE}
     raise typer.Exit(codes.get(found.verdict.kind, ExitCode.NO))
+
+
+def _explain_in_pool(url: str, topic: str, *, client: str | None, token_file: Path | None, as_json: bool) -> NoReturn:
+    """Show what all members say, what they say together, and one of them in full."""
+    from fanout.cli.asking.pool_topic import explain_in_pool
+    from fanout.cli.output.terminal import columns, print_json, show, styled
+
+    pool = explain_in_pool(url, topic, client_id=client, token_file=token_file)
+    if as_json:
+        found = {name: one.model_dump(mode="json") for name, one in pool.found.items()}
+        print_json({"members": found, "left_out": dict(pool.left_out), "together": list(pool.together)})
+    else:
+        for text in pool.together:
+            show(styled((f"{_shortened(text)}.", "bold")))
+        table = columns("member", "finding")
+        for name, one in pool.found.items():
+            table.add_row(name, _sentence(one.verdict.text))
+        for name, reason in pool.left_out.items():
+            table.add_row(name, _sentence(f"not asked: {reason}"))
+        show(*([""] if pool.together else []), table, "", f"{pool.worst}:")
+        _show(pool.found[pool.worst])
+    kinds = {one.verdict.kind for one in pool.found.values()}
+    if kinds - {"equal", "unknown"}:
+        raise typer.Exit(ExitCode.NO)
+    raise typer.Exit(ExitCode.UNREACHABLE if "unknown" in kinds or pool.left_out else ExitCode.OK)
 
 
 def _with_tap(found: TopicExplanation, url: str, token_file: Path | None) -> TopicExplanation:

@@ -64,8 +64,8 @@ def compare(
     Reads the topics of all members, side by side, and looks three times at those that seem to differ. Every member is
     asked at its HTTP address, with the same token.
     """
+    from fanout.api.browse.pool_values import compare_members
     from fanout.cli.asking.client import NodeClient
-    from fanout.cli.asking.pool_values import compare_members
     from fanout.cli.output.pool_table import comparison_lines
     from fanout.cli.output.terminal import print_json
     from fanout.cli.output.terminal import show as show_lines

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from fanout.replog.write.writer import LogWriter
 
 if TYPE_CHECKING:
+    from fanout.api.browse.models import PoolComparisonDocument
     from fanout.api.topic_facts import TopicExplanation
 
 __all__ = ["NodeDocuments", "NodeParts"]
@@ -285,6 +286,26 @@ class NodeDocuments:
             raise RequestRefused(f"{node} is in no pool", hint="Add [pool] to its configuration, and start it again")
         fenced = self._node.sessions is not None and self._node.sessions.is_fenced
         return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns, fenced=fenced)
+
+    async def compare_pool(self, *, authorization: str) -> PoolComparisonDocument:
+        """Return the topics that members of the pool hold differently.
+
+        Args:
+            authorization: Credentials for the other members; empty for none.
+
+        Raises:
+            RequestRefused: The node is in no pool.
+        """
+        from fanout.node.pool.comparison import compare_pool  # not needed to start a node
+
+        pool, http, config = self.pool(), self._node.http, self._node.config.pool
+        return await compare_pool(
+            pool,
+            self._node.browser,
+            authorization=authorization,
+            is_secure=http is not None and http.url.startswith("https:"),
+            authorities=None if config is None else config.client_ca_file,
+        )
 
     def _config_digest(self) -> str:
         links = self._node.config.links

@@ -12,6 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from fanout.api.app import create_app
+from fanout.api.browse.models import PoolComparisonDocument
 from fanout.api.http_server import HttpServer
 from fanout.api.lag import link_lag
 from fanout.api.models import (
@@ -185,6 +186,8 @@ class StandInNode:
         self.unconfirmed_topics = 5
         self.digest = "00000000000000aa"
         self.answer: PrimaryAnswer | None = None
+        self.primary = "mqtt://broker:1883"
+        self.sessions_of: set[str] = set()
         self.topic_log: TopicLog | None = None
         self.may_explain = asyncio.Event()
         self.may_explain.set()
@@ -278,6 +281,17 @@ class StandInNode:
         self.members: tuple[PoolMember, ...] = (pool_member("edge-1", is_self=True), pool_member())
         self.pool_reasons: tuple[str, ...] = ()
         self.stay_reasons: tuple[str, ...] | None = ()
+        self.comparison = PoolComparisonDocument(
+            node="edge-1",
+            at=SINCE,
+            members={"edge-1": None, "edge-2": "http://127.0.0.1:8081"},
+            left_out=(),
+            topics=200_000,
+            changing=0,
+            whole=True,
+            differing=(),
+        )
+        self.compared_with: list[str] = []
         self.error: Exception | None = None
         self.draining = False
         self.held_since: datetime | None = None
@@ -339,6 +353,11 @@ class StandInNode:
             members=self.members,
             stay_reasons=self.stay_reasons,
         )
+
+    async def compare_pool(self, *, authorization: str) -> PoolComparisonDocument:
+        self.pool()
+        self.compared_with.append(authorization)
+        return self.comparison
 
     def drain(self) -> Draining:
         self.draining, self.reasons = True, ("the node is draining",)
@@ -534,15 +553,20 @@ class StandInNode:
         self._loop = asyncio.get_running_loop()
         await self.may_explain.wait()
         value = TopicValue(digest=self.digest, payload_bytes=12, received=SINCE)
+        client = None if client_id is None else TopicClient(client_id=client_id, session=False)
+        if client_id is not None and client_id in self.sessions_of:
+            client = TopicClient(
+                client_id=client_id, session=True, connected=True, filters=("plant/#",), subscriptions=1
+            )
         facts = TopicFacts(
-            node="edge-1",
+            node=self.node,
             topic=topic,
             at=SINCE + timedelta(seconds=90),
             link=TopicLink(
                 name="plant",
                 selector="plant/#",
                 topic=topic,
-                primary="mqtt://broker:1883",
+                primary=self.primary,
                 username="edge",
                 state="live",
                 since=SINCE,
@@ -550,7 +574,7 @@ class StandInNode:
             ),
             value=value,
             primary=self.answer or PrimaryAnswer(outcome="value", value=value),
-            client=None if client_id is None else TopicClient(client_id=client_id, session=False),
+            client=client,
             log=self.topic_log,
         )
         return explain(facts)

@@ -320,6 +320,23 @@ async def test_every_endpoint_answers(http: httpx.AsyncClient) -> None:
         assert (await http.get(path + query)).status_code == refused.get(path, 200), path
 
 
+async def test_members_of_a_pool_are_compared_with_the_rights_of_who_asks(
+    node: StandInNode, http: httpx.AsyncClient
+) -> None:
+    """The other members get the same credentials; several who ask at a time get one comparison."""
+    headers = {"Authorization": "Bearer a-token"}
+    answers = await asyncio.gather(*(http.get("/v1/pool/compare", headers=headers) for _ in range(3)))
+    assert [answer.json()["members"] for answer in answers] == [{"edge-1": None, "edge-2": "http://127.0.0.1:8081"}] * 3
+    assert node.compared_with == ["Bearer a-token"]
+
+
+async def test_a_node_without_a_pool_compares_nothing(node: StandInNode, http: httpx.AsyncClient) -> None:
+    """It says so."""
+    node.members = ()
+    answer = await http.get("/v1/pool/compare")
+    assert (answer.status_code, answer.json()["error"]) == (409, "edge-1 is in no pool")
+
+
 async def test_explain_answers_a_verdict_and_the_facts(http: httpx.AsyncClient) -> None:
     """What the node found of a topic; a client is part of the question only if it is named."""
     document = (await http.get("/v1/explain", params={"topic": "plant/1"})).raise_for_status().json()

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fanout.api.browse.models import DifferingTopicView, MemberNotCompared, TopicView
 from fanout.api.operator_access import OperatorAccess
 from fanout.reports.render.page import render_page
 from tests.api.stand_in import SINCE, StandInNode, pool_member, ready_node, serving, snapshot_link
@@ -98,15 +99,59 @@ def test_the_overview_tells_what_should_be_looked_at(browser: Browser, node: Sta
             assert browser.ask(text_has(text)), browser.ask("document.body.innerText")
 
 
-def test_members_that_differ_are_told_with_a_remedy(browser: Browser, node: StandInNode) -> None:
-    """Since when, and the command that names the topics."""
+def test_members_that_differ_are_told_with_their_topics(browser: Browser, node: StandInNode) -> None:
+    """Since when, which topics, which member lacks the update, and where to go on; asked once, and by the button."""
     node.members = (node.members[0], pool_member(digest_equal=False, digest_equal_since=SINCE))
-    node.pool_reasons = ("edge-1 and edge-2 do not hold the same values",)
+    held = TopicView(
+        topic="plant/line1/temp",
+        value="running",
+        format="text",
+        payload_bytes=7,
+        qos=1,
+        received=SINCE,
+        link="plant",
+        selector="plant/#",
+        digest="00000000000000aa",
+    )
+    one = DifferingTopicView(topic=held.topic, suspect="edge-2", values={"edge-1": held, "edge-2": None})
+    hostile = DifferingTopicView(topic=HOSTILE, suspect="edge-2", values={"edge-1": held, "edge-2": held})
+    left_out = (MemberNotCompared(node="edge-3", reason="nothing answers there"),)
+    node.comparison = node.comparison.model_copy(update={"differing": (one, hostile), "left_out": left_out})
     with serving(node) as url:
         browser.show(f"{url}/#pool", width=1280)
-        wait_for(browser, text_has("edge-1 and edge-2 do not hold the same values"))
-        assert browser.ask(text_has("no, since"))
-        assert browser.ask(text_has("fanout pool compare names the topics"))
+        for text in (
+            "edge-2 and this node hold different values since 2025-11-21 08:00:00 UTC.",
+            "differs from 1 of 1 others",
+            "no, since 2025-11-21 08:00:00 UTC",
+            "2 of 200,000 topics differ at edge-1, edge-2; compared at 2025-11-21 08:00:00 UTC.",
+            "edge-3 is not compared: nothing answers there",
+            "no value",
+            f"fanout explain '{held.topic}' http://127.0.0.1:8081",
+        ):
+            wait_for(browser, text_has(text))
+        assert not browser.ask(text_has("hold the same."))
+        assert browser.ask("[...document.querySelectorAll('td .bad')].map((one) => one.textContent)") == ["edge-2"] * 2
+        assert len(node.compared_with) == 1
+        browser.ask("document.querySelector('td button').click()")
+        wait_for(browser, "location.hash === '#topics'")
+        wait_for(browser, text_has('{\n  "v": [\n    1,\n    2\n  ]\n}'))
+        browser.ask("location.hash = '#pool'")
+        wait_for(browser, text_has(HOSTILE))
+        assert browser.ask("document.querySelectorAll('main img, main script').length") == 0
+        node.comparison = node.comparison.model_copy(update={"differing": ()})
+        again = "[...document.querySelectorAll('button')].find((one) => one.textContent === 'Compare topics')?.click()"
+        wait_for(browser, f"{text_has('No topic of 200,000 differs')} || {again}")
+
+
+def test_a_pool_whose_members_are_equal_is_not_compared(browser: Browser, node: StandInNode) -> None:
+    """Nor told to be equal where that is not known."""
+    with serving(node) as url:
+        browser.show(f"{url}/#pool", width=1280)
+        wait_for(browser, text_has("All members are ready and hold the same."))
+        node.members = (node.members[0], pool_member(digest_equal=None))
+        wait_for(browser, text_has("not known"))
+        assert browser.ask(text_has("All members are ready."))
+        assert node.compared_with == []
 
 
 @pytest.mark.parametrize("width", [360, 1280])

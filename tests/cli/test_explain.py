@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
+from fanout.api.models import PoolMember
 from fanout.api.operator_access import OperatorAccess
 from fanout.api.topic_facts import LoggedEvent, PrimaryAnswer, TopicLog, TopicValue
 from fanout.cli.app import app
 from fanout.cli.output.exit_codes import ExitCode
-from tests.api.stand_in import SINCE, ready_node, serving
+from tests.api.stand_in import SINCE, StandInNode, pool_member, ready_node, serving
 from tests.support.waiting import wait_until_blocking
 
 EQUAL = """\
@@ -130,3 +133,82 @@ def test_a_node_that_explains_another_topic_says_so(runner: CliRunner) -> None:
         assert first.result(30).status_code == 200
     assert (found.exit_code, found.stdout) == (ExitCode.FAILED, "")
     assert "another topic is being explained" in found.stderr
+
+
+@contextmanager
+def members(lacking: StandInNode, *, further: tuple[PoolMember, ...] = ()) -> Iterator[str]:
+    """Serve a pool of two, of which the second is `lacking`; give the URL of the first."""
+    first = ready_node()
+    lacking.node = "edge-2"
+    with serving(lacking) as other:
+        first.members = (pool_member("edge-1", is_self=True), pool_member("edge-2", url=other), *further)
+        with serving(first) as url:
+            yield url
+
+
+def test_all_members_of_a_pool_are_asked(runner: CliRunner) -> None:
+    """Together they know more than each: since when a value is lost, and on whose way."""
+    lacking = ready_node()
+    lacking.digest = "bb"
+    lacking.answer = PrimaryAnswer(outcome="value", value=TopicValue(digest="00000000000000aa", payload_bytes=12))
+    gone = pool_member("edge-3", url="http://127.0.0.1:9")
+    unknown = pool_member("edge-4", url=None)
+    with members(lacking, further=(gone, unknown)) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--pool", url])
+        document = json.loads(runner.invoke(app, ["explain", "plant/1", "--pool", "--json", url]).stdout)
+    lines = [" ".join(line.split()) for line in found.stdout.splitlines()]
+    assert (found.exit_code, found.stderr) == (ExitCode.NO, "")
+    assert lines[0] == (
+        "edge-1 got the value of the primary at 2025-11-21 08:00:00 UTC and edge-2 did not: it was lost between the"
+        " primary and edge-2."
+    )
+    text = found.stdout
+    assert 'edge-1  The value of "plant/1" here equals that of the primary' in text
+    assert 'edge-2  The primary has another value of "plant/1" than this node' in text
+    assert "edge-3  Not asked: nothing listens at http://127.0.0.1:9 (connection refused)." in text
+    assert "edge-4  Not asked: its HTTP address is not known." in text
+    assert lines[lines.index("edge-2:") + 1].startswith('The primary has another value of "plant/1"')
+    assert list(document["members"]) == ["edge-1", "edge-2"]
+    assert document["members"]["edge-2"]["verdict"]["kind"] == "differs"
+    assert (list(document["left_out"]), len(document["together"])) == (["edge-3", "edge-4"], 1)
+
+
+def test_members_that_agree_with_the_primary(runner: CliRunner) -> None:
+    """Exit 0; if one cannot be asked, it is not known of all."""
+    with members(ready_node()) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--pool", url])
+    assert (found.exit_code, found.stdout.splitlines()[0].split()) == (ExitCode.OK, ["MEMBER", "FINDING"])
+    with members(ready_node(), further=(pool_member("edge-3", url=None),)) as url:
+        assert runner.invoke(app, ["explain", "plant/1", "--pool", url]).exit_code == ExitCode.UNREACHABLE
+
+
+def test_members_with_other_addresses_of_the_primary_are_told(runner: CliRunner) -> None:
+    """Two brokers may be taken for one; a list of addresses of one primary looks the same, so it is no finding."""
+    lacking = ready_node()
+    lacking.primary = "mqtt://other:1883"
+    with members(lacking) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--pool", url])
+    assert found.exit_code == ExitCode.OK
+    assert " ".join(found.stdout.split()).startswith(
+        "Not all members have the same address of the primary: mqtt://broker:1883 of edge-1; mqtt://other:1883 of"
+        " edge-2."
+    )
+
+
+def test_a_client_is_looked_for_at_all_members(runner: CliRunner) -> None:
+    """That it has no session is a finding only if no member has one."""
+    there = ready_node()
+    there.sessions_of = {"panel"}
+    with members(there) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--pool", "--client", "panel", url])
+        nowhere = runner.invoke(app, ["explain", "plant/1", "--pool", "--client", "stranger", url])
+    assert found.exit_code == ExitCode.OK, found.stdout
+    assert nowhere.exit_code == ExitCode.NO
+    assert 'Client "stranger" has no session' in nowhere.stdout
+
+
+def test_a_pool_is_not_compared_with_a_tap(runner: CliRunner) -> None:
+    """A tap belongs to one node."""
+    found = runner.invoke(app, ["explain", "plant/1", "--pool", "--tap", "http://127.0.0.1:9"])
+    assert found.exit_code == ExitCode.USAGE
+    assert "leave out --pool" in found.stderr

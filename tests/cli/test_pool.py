@@ -66,10 +66,10 @@ def test_pool(runner: CliRunner) -> None:
         "  10.0.0.7:9201 is not reachable: it does not answer in time\n"
         "  fanout pool compare names the topics that differ, since 2025-11-21 08:00:00 UTC\n"
         "\n"
-        "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS  IN/OUT     LAG  REPLICATES      VALUES  VERSION\n"
-        "edge-1  this node       ready          200,000        14     2/1  4.1 ms  the same        equal   0.1.0\n"
-        "edge-2  127.0.0.1:9202  not ready      200,000        14     2/1  4.1 ms  something else  differ  0.1.0\n"
-        "-       10.0.0.7:9201   not reachable        -         -       -       -  -               -       -\n"
+        "MEMBER  ADDRESS         STATE           TOPICS  SESSIONS  IN/OUT     LAG  REPLICATES      VALUES    VERSION\n"
+        "edge-1  this node       ready          200,000        14     2/1  4.1 ms  the same        unlike 1  0.1.0\n"
+        "edge-2  127.0.0.1:9202  not ready      200,000        14     2/1  4.1 ms  something else  differ    0.1.0\n"
+        "-       10.0.0.7:9201   not reachable        -         -       -       -  -               -         -\n"
     )
 
 

@@ -35,7 +35,7 @@ VALUES = [(f"plant/{number}", b"%d" % number) for number in range(300)]
 
 
 @contextlib.asynccontextmanager
-async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]:
+async def pool_at(directory: Path, *primaries: int, with_http: bool = False) -> AsyncIterator[list[Node]]:
     """Give the members of a pool that all hold what Mosquitto holds, and know it; each has its way to Mosquitto."""
     ports = free_ports(len(primaries))
     selectors = Selector("plant/#", writes="forward"), Selector("other/#")
@@ -53,7 +53,8 @@ async def pool_at(directory: Path, *primaries: int) -> AsyncIterator[list[Node]]
                 dead_after_s=30.0,
             )
             identity = dataclasses.replace(settings.node, id=f"edge-{number}")
-            node = node_of(dataclasses.replace(settings, node=identity, log=None, http=None, pool=pool, links=(link,)))
+            http = settings.http if with_http else None
+            node = node_of(dataclasses.replace(settings, node=identity, log=None, http=http, pool=pool, links=(link,)))
             nodes.append(node)
             await node.start()
         await wait_until(lambda: all(map(is_equal, nodes)), what=lambda: str([told(node) for node in nodes]))
@@ -193,6 +194,22 @@ async def test_a_difference_that_lasts_holds_the_pool_back(pool: list[Node], mon
     assert not told(pool[0]).ready
     await wait_until(lambda: len(told(pool[1]).reasons) == 2)
     assert all(node.documents.readiness().ready for node in pool)
+
+
+async def test_a_member_names_the_topics_that_differ(
+    mosquitto: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP, as its page asks for them: a lost update shows at the member that lacks it."""
+    monkeypatch.setattr("tests.node.test_pool_mosquitto.CONVERGE_AFTER_S", 20.0)  # until then nothing repairs it
+    with publisher(mosquitto.port) as client:
+        publish_all(client, VALUES)
+    async with pool_at(tmp_path, *[mosquitto.port] * 3, with_http=True) as nodes:
+        plant(nodes[2], b"plant/7", b"old")
+        found = await nodes[0].documents.compare_pool(authorization="")
+    assert found.left_out == ()
+    [one] = found.differing
+    held = {name: view and view.value for name, view in one.values.items()}
+    assert (one.topic, held) == ("plant/7", {"edge-0": "7", "edge-1": "7", "edge-2": "old"})
 
 
 async def never(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Documents of `/v1/topics`, `/v1/tree`, `/v1/stream` and `/v1/events`, as frozen pydantic models."""
+"""Documents about topics and events, such as `/v1/topics` and `/v1/pool/compare`, as frozen pydantic models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeFlo
 __all__ = [
     "BusyBranch",
     "BusyTopic",
+    "DifferingTopicView",
     "EventView",
     "EventsDocument",
     "LiveValue",
+    "MemberNotCompared",
     "MessageStamp",
     "PastValue",
+    "PoolComparisonDocument",
     "TopTopics",
     "TopicDetail",
     "TopicView",
@@ -89,6 +92,36 @@ class TopicsDocument(_Document):
     held: NonNegativeInt | None = Field(
         description="Topics that the node holds, whatever was asked for; null for users, who may not read all of them."
     )
+
+
+class MemberNotCompared(_Document):
+    """A member of the pool whose topics could not be read."""
+
+    node: str = Field(description="Its `node.id`, or its address before it has answered.")
+    reason: str
+
+
+class DifferingTopicView(_Document):
+    """A topic that members of a pool hold differently."""
+
+    topic: str
+    suspect: str = Field(description="The member to ask first: one without a value, or with the oldest one.")
+    values: dict[str, TopicView | None] = Field(description="Member to the beginning of its value; null for none.")
+
+
+class PoolComparisonDocument(_Document):
+    """`/v1/pool/compare`: the topics that members of a pool hold differently."""
+
+    node: str = Field(description="The node that compared them.")
+    at: AwareDatetime = Field(description="When the comparison ended.")
+    members: dict[str, str | None] = Field(
+        description="Members that were compared, and the HTTP address of each; null for the node that compared them."
+    )
+    left_out: tuple[MemberNotCompared, ...] = Field(description="Members that were not compared.")
+    topics: NonNegativeInt = Field(description="Topics of links that were read, of all members together.")
+    changing: NonNegativeInt = Field(description="Topics that changed too quickly to be compared.")
+    whole: bool = Field(description="False if there were too many topics, or differences, to compare them all.")
+    differing: tuple[DifferingTopicView, ...] = Field(description="In the order of the names; at most 1,001.")
 
 
 class TopicDetail(_Document):

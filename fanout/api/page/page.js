@@ -81,7 +81,8 @@ async function ask(path, parameters = {}, order = null) {
 
 const count = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en"));
 const delay = (seconds) => (seconds === null || seconds === undefined ? "–" : seconds < 0.9995 ? `${(1000 * seconds).toFixed(1)} ms` : `${seconds.toFixed(1)} s`);
-const clock = (text) => (text ? new Date(text).toLocaleString() : "–");
+// Times are UTC, as those of commands, logs and reports are.
+const clock = (text) => (text ? `${new Date(text).toISOString().slice(0, 19).replace("T", " ")} UTC` : "–");
 const rate = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en", { maximumFractionDigits: 1 }));
 
 function bytes(number) {
@@ -370,6 +371,8 @@ async function drawBusiest() {
 
 const busiest = make("div");
 
+let sought = null; // topic that another page asks to show
+
 async function topics() {
   drawBusiest().catch(fail);
   const list = make("ul", { class: "tree", "aria-label": "Branches" });
@@ -389,6 +392,7 @@ async function topics() {
   results.append(list);
   await branch("", list);
   if (!list.children.length) results.replaceChildren(make("p", {}, "The node holds no topics."));
+  if (sought !== null) { choose(sought); sought = null; }
   return [make("div", { class: "split" }, make("section", { "aria-label": "Topics" },
     make("form", { role: "search", onsubmit: (event) => { event.preventDefault(); search().catch(fail); } },
       make("label", {}, "Search ", field), make("button", {}, "Find")), busiest, results), make("div", {}, detail, readers))];
@@ -427,20 +431,65 @@ async function clients() {
         count(one.queued_messages), bytes(one.queued_bytes + one.unsent_bytes), count(one.conflated_topics), count(one.subscriptions)]))];
 }
 
+let compared = 0; // when the topics of the members were compared last; 0 for never
+const differing = make("section", { "aria-label": "Topics that differ", "aria-live": "polite" });
+
+// Shows the topics that members hold differently. The node reads all topics for it, so it is asked once, and by a button.
+async function comparePool() {
+  compared = Date.now();
+  differing.replaceChildren(make("p", { class: "soft" }, "Compares the topics of all members: some seconds …"));
+  let found;
+  try { found = await ask("/v1/pool/compare"); } catch (error) {
+    if (error instanceof Refused) throw error;
+    differing.replaceChildren(make("p", { class: "bad" }, said(error)), again());
+    return;
+  }
+  const number = found.differing.length, most = 50;
+  const verdict = number ? `${count(number)} of ${count(found.topics)} topics ${number === 1 ? "differs" : "differ"}` : `No topic of ${count(found.topics)} differs`;
+  const further = [
+    ...found.left_out.map((one) => `${one.node} is not compared: ${one.reason}`),
+    ...(found.changing ? [`${count(found.changing)} topics changed too quickly to be compared`] : []),
+    ...(found.whole ? [] : ["There were too many to compare them all; fanout pool compare has more time"]),
+    ...(number > most ? [`The first ${most} are shown`] : [])];
+  const rows = found.differing.slice(0, most).flatMap((one) => Object.entries(one.values).map(([member, held], at) => [
+    at ? "" : make("button", { type: "button", onclick: () => { sought = one.topic; location.hash = "#topics"; } }, one.topic),
+    make("span", { class: member === one.suspect ? "bad" : "" }, member),
+    held === null ? "no value" : value(held), held === null ? "–" : clock(held.received), held?.digest ?? "–"]));
+  const first = found.differing[0];
+  differing.replaceChildren(make("h2", {}, "Topics that members hold differently"),
+    make("p", { class: number ? "bad" : "good" }, `${verdict} at ${Object.keys(found.members).join(", ")}; compared at ${clock(found.at)}.`),
+    ...further.map((text) => make("p", { class: "soft" }, text)),
+    ...(number ? [table("Topics that differ", ["topic", "member", "value", "received", "digest"], rows),
+      make("p", {}, `A member in red has no value, or the oldest. Ask whether it lost an update: fanout explain '${first.topic.replaceAll("'", "'\\''")}' ${found.members[first.suspect] ?? location.origin}`)] : []),
+    again());
+}
+
+const again = () => make("p", {}, make("button", { type: "button", onclick: () => comparePool().catch(fail) }, "Compare topics"));
+
 async function pool() {
   let found;
   try { found = await ask("/v1/pool"); } catch (error) {
     if (error.status !== 409) throw error;
     return [make("p", {}, "This node is in no pool.")];
   }
-  const equal = (one) => (one.digest_equal === null ? "–" : one.digest_equal ? "yes" : `no, since ${clock(one.digest_equal_since)}`);
-  return [make("p", { class: found.ready ? "good" : "bad" }, found.ready ? "All members are ready and hold the same." : found.reasons.join("; ")),
-    ...(found.members.some((one) => one.digest_equal === false) ? [make("p", {}, "fanout pool compare names the topics that members hold differently.")] : []),
-    table("Members", ["member", "state", "equal", "#topics", "#lag", "#sessions", "#moved in", "#moved out", "failure"], found.members.map((one) => [
+  const others = found.members.filter((one) => !one.is_self);
+  const differs = others.filter((one) => one.digest_equal === false);
+  const since = differs.map((one) => one.digest_equal_since).sort()[0];
+  const own = differs.length ? `differs from ${count(differs.length)} of ${count(others.length)} others` : "–";
+  const equal = (one) => (one.is_self ? own : one.digest_equal === null ? "not known" : one.digest_equal ? "yes" : `no, since ${clock(one.digest_equal_since)}`);
+  const told = [
+    ...(found.ready ? [] : [found.reasons.join("; ")]),
+    ...(differs.length ? [`${differs.map((one) => one.node ?? one.address).join(", ")} and this node hold different values since ${clock(since)}`] : [])];
+  if (!differing.hasChildNodes()) differing.replaceChildren(again());
+  if (differs.length && !compared) comparePool().catch(fail);
+  const same = others.every((one) => one.digest_equal) ? "All members are ready and hold the same." : "All members are ready.";
+  return [make("p", { class: told.length ? "bad" : "good" }, told.length ? `${told.join("; ")}.` : same),
+    table("Members", ["member", "state", "holds the same", "#topics", "#lag", "#sessions", "#moved in", "#moved out", "failure"], found.members.map((one) => [
       `${one.node ?? one.address}${one.is_self ? " (this node)" : ""}`,
       make("span", { class: one.ready ? "good" : "bad" }, one.state ? one.state.replace("_", " ") : "not reachable"),
       equal(one), count(one.topics), delay(one.lag), count(one.sessions),
-      count(one.moved_in), count(one.moved_out), one.failure ?? "–"]))];
+      count(one.moved_in), count(one.moved_out), one.failure ?? "–"])),
+    differing];
 }
 
 async function events() {
@@ -481,7 +530,7 @@ async function report() {
     inside.replaceChild(inside.adoptNode(found.documentElement), inside.documentElement);
     new ResizeObserver(() => { frame.style.height = `${inside.documentElement.offsetHeight + 2}px`; }).observe(inside.documentElement);
   });
-  return [make("p", { class: "soft" }, `Written ${new Date(made).toLocaleString()}, ${age((now - made) / 1000)} ago`), frame];
+  return [make("p", { class: "soft" }, `Written ${clock(made)}, ${age((now - made) / 1000)} ago`), frame];
 }
 
 const pages = { overview, topics, clients, pool, report, events };
@@ -554,6 +603,8 @@ function open() {
   detail.replaceChildren(make("p", { class: "soft" }, "Choose a topic to see its value."));
   readers.replaceChildren();
   client.replaceChildren();
+  differing.replaceChildren();
+  compared = 0;
   look(shown, true);
 }
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fanout.api.models import PoolDocument
-    from fanout.cli.asking.pool_values import DifferingTopic, PoolComparison
+    from fanout.api.browse.pool_values import DifferingTopic, PoolComparison
+    from fanout.api.models import PoolDocument, PoolMember
 
 __all__ = ["comparison_lines", "leaving_lines", "pool_lines"]
 
@@ -88,8 +88,7 @@ def _suspect(one: DifferingTopic, members: Mapping[str, str]) -> str:
     """Return a topic and the address of a member that lacks it, or has the oldest value, as arguments of a command."""
     from fanout.escaping import printable
 
-    oldest = min(one.values, key=lambda name: "" if (held := one.values[name]) is None else held.received.isoformat())
-    return f"{printable(shlex.quote(one.topic), length_max=_TOPIC_CHARACTERS_MAX)} {members[oldest]}"
+    return f"{printable(shlex.quote(one.topic), length_max=_TOPIC_CHARACTERS_MAX)} {members[one.suspect]}"
 
 
 def _differing_lines(document: PoolDocument) -> list[RenderableType]:
@@ -137,6 +136,15 @@ def _copies_table(document: PoolDocument) -> list[RenderableType]:
     return ["", table]
 
 
+def _values(member: PoolMember, unlike: int) -> str:
+    """Return whether a member holds what the node that answers holds; `unlike` members do not."""
+    from fanout.cli.output.quantities import UNKNOWN
+
+    if member.is_self and unlike:
+        return f"unlike {unlike}"
+    return {True: "equal", False: "differ", None: UNKNOWN}[member.digest_equal]
+
+
 def _members_table(document: PoolDocument) -> Table:
     from fanout.cli.output.quantities import UNKNOWN, as_count, as_duration
     from fanout.cli.output.terminal import columns
@@ -144,6 +152,7 @@ def _members_table(document: PoolDocument) -> Table:
     numbers = ("topics", "sessions", "in/out", "lag")
     table = columns("member", "address", "state", *numbers, "replicates", "values", "version", right=numbers)
     own = document.members[0].config_digest if document.members else None
+    unlike = sum(member.digest_equal is False for member in document.members)
     for member in document.members:
         if member.config_digest is None:
             replicates = UNKNOWN
@@ -158,7 +167,7 @@ def _members_table(document: PoolDocument) -> Table:
             UNKNOWN if member.moved_in is None or member.moved_out is None else f"{member.moved_in}/{member.moved_out}",
             as_duration(member.lag),
             replicates,
-            {True: "equal", False: "differ", None: UNKNOWN}[member.digest_equal],
+            _values(member, unlike),
             member.version or UNKNOWN,
         )
     return table

@@ -1,4 +1,4 @@
-"""Comparison of the retained values of a pool's members, topic by topic, over their HTTP interfaces."""
+"""Comparison of the retained values of a pool's members, topic by topic, for a command and for the page of a node."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _LOOKS: Final = 3
 """Looks at a topic that members seem to hold differently; a message may just have come to one of them only."""
 _PAUSE_S: Final = 1.0
 """Pause between two looks."""
+_VALUE_BYTES: Final = 64
+"""Bytes of each value that are read at the looks after the first: enough to tell two values apart."""
 CANDIDATES_MAX: Final = 1_000
 """Topics that are looked at again; if more seem to differ, the rest is not read."""
 
@@ -30,7 +32,7 @@ _Values = dict[str, "TopicView | None"]
 
 
 class TopicReader(Protocol):
-    """The part of `NodeClient` that a comparison needs."""
+    """Reads topics of one member."""
 
     def topics(self, asked: Mapping[str, str]) -> TopicsDocument:
         """Return a page of `/v1/topics`."""
@@ -42,7 +44,14 @@ class DifferingTopic:
 
     topic: str
     values: Mapping[str, TopicView | None]
-    """Member to its value at the last look, without payload; None for none."""
+    """Member to its value at the last look, with the beginning of the payload; None for none."""
+
+    @property
+    def suspect(self) -> str:
+        """The member to ask first: one without a value, or with the value that came first."""
+        return min(
+            self.values, key=lambda name: "" if (held := self.values[name]) is None else held.received.isoformat()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +65,14 @@ class PoolComparison:
     changing: int
     """Topics whose values changed at each member between all looks, so that nothing can be said of them."""
     whole: bool
-    """False if so many topics seemed to differ that the rest was not read."""
+    """False if so many topics seemed to differ, or the time was up, that the rest was not read."""
 
 
 def compare_members(
-    members: Mapping[str, TopicReader], *, sleep: Callable[[float], None] = time.sleep
+    members: Mapping[str, TopicReader],
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> PoolComparison:
     """Compare what members hold of their links; topics of their own clients are left out.
 
@@ -70,6 +82,7 @@ def compare_members(
     Args:
         members: Name of each member, and its client.
         sleep: Pauses between two looks.
+        is_late: Returns True when the time is up; topics that were not looked at often enough are left out then.
 
     Raises:
         NodeUnreachable: A member does not answer.
@@ -83,18 +96,19 @@ def compare_members(
         if _is_unlike(values):
             topic = next(view.topic for view in values.values() if view is not None)
             seeming[topic] = [values]
-            if len(seeming) > CANDIDATES_MAX:
-                whole = False
-                break
+        if len(seeming) > CANDIDATES_MAX or is_late():
+            whole = False
+            break
     for _ in range(_LOOKS - 1):
         if seeming:
             sleep(_PAUSE_S)
             for topic in tuple(seeming):
-                values = _look(members, topic)
-                if _is_unlike(values):
+                if is_late():
+                    whole = False
+                elif _is_unlike(values := _look(members, topic)):
                     seeming[topic].append(values)
-                else:
-                    del seeming[topic]
+                    continue
+                del seeming[topic]
     differing = {topic: looks for topic, looks in seeming.items() if _one_stays(looks)}
     return PoolComparison(
         topics=count,
@@ -122,9 +136,8 @@ def _topics(name: str, client: TopicReader) -> Iterator[tuple[bytes, str, TopicV
 
 def _look(members: Mapping[str, TopicReader], topic: str) -> _Values:
     """Return what each member holds of a topic now."""
-    pages = {
-        name: client.topics({"filter": topic, "value_bytes": "0", "limit": "1"}) for name, client in members.items()
-    }
+    asked = {"filter": topic, "value_bytes": str(_VALUE_BYTES), "limit": "1"}
+    pages = {name: client.topics(asked) for name, client in members.items()}
     return {name: page.topics[0] if page.topics else None for name, page in pages.items()}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from fanout.api.browse.models import TopicsDocument, TopicView
+from fanout.api.browse.pool_values import CANDIDATES_MAX, compare_members
 from fanout.api.models import utc_from_ns
-from fanout.cli.asking.pool_values import CANDIDATES_MAX, compare_members
 from fanout.errors import RequestRefused
 
 

@@ -1,0 +1,131 @@
+"""One topic at all members of a pool: each explains it, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fanout.api.topic_facts import TopicExplanation
+from fanout.api.topic_verdict import explain as judge
+from fanout.cli.asking.client import NodeClient
+from fanout.errors import FanoutError
+
+__all__ = ["TopicInPool", "explain_in_pool"]
+
+_MEMBERS_MAX: Final = 64
+_NO_TLS: Final = "a token is not sent there: it has no TLS"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInPool:
+    """A topic, as the members of a pool explain it."""
+
+    found: Mapping[str, TopicExplanation]
+    """Member to its explanation; the member that was asked for the pool comes first."""
+    left_out: Mapping[str, str]
+    """Member that did not explain it, to the reason."""
+
+    @property
+    def worst(self) -> str:
+        """The member to look at: one with another finding than that all is well; else the first one."""
+        return next((name for name, one in self.found.items() if one.verdict.kind != "equal"), next(iter(self.found)))
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """Findings that no member can make alone, a sentence each, without a full stop."""
+        return tuple(filter(None, (_lost_on_the_way(self.found), _other_primaries(self.found))))
+
+
+def explain_in_pool(url: str, topic: str, *, client_id: str | None, token_file: Path | None) -> TopicInPool:
+    """Let all members of a pool explain a topic, side by side.
+
+    Args:
+        url: HTTP address of one of them.
+        topic: The topic, the same at all.
+        client_id: The client that does not get it; None for none.
+        token_file: Token of all of them; None for none.
+
+    Raises:
+        NodeUnreachable: The node at the address does not answer.
+        RequestRefused: It is in no pool, or refuses.
+    """
+    left_out: dict[str, str] = {}
+    with ExitStack() as clients:
+        first = clients.enter_context(NodeClient(url, token_file=token_file))
+        pool = first.pool()
+        asked = {pool.node: first}
+        for member in pool.members:
+            name = member.node or member.address or ""
+            if member.is_self:
+                continue
+            if member.url is None:
+                left_out[name] = "its HTTP address is not known"
+            elif token_file is not None and url.startswith("https:") and not member.url.startswith("https:"):
+                left_out[name] = _NO_TLS
+            elif len(asked) >= _MEMBERS_MAX:
+                left_out[name] = f"{_MEMBERS_MAX} members are asked at most"
+            else:
+                asked[name] = clients.enter_context(NodeClient(member.url, token_file=token_file))
+
+        def explained(node: NodeClient) -> Callable[[], TopicExplanation]:
+            return lambda: node.explain(topic, client_id=client_id)
+
+        with ThreadPoolExecutor(len(asked)) as threads:
+            waiting = {name: threads.submit(explained(node)) for name, node in asked.items()}
+        found: dict[str, TopicExplanation] = {}
+        for name, answer in waiting.items():
+            error = answer.exception()
+            if error is None:
+                found[name] = answer.result()
+            elif name == pool.node or not isinstance(error, FanoutError):
+                raise error
+            else:
+                left_out[name] = error.message
+    return TopicInPool(_without_missing_sessions(found), dict(sorted(left_out.items())))
+
+
+def _without_missing_sessions(found: Mapping[str, TopicExplanation]) -> Mapping[str, TopicExplanation]:
+    """Return the explanations; that a client has no session is a finding only if it has none at any member."""
+    clients = [one.facts.client for one in found.values()]
+    if not any(client is not None and client.session for client in clients):
+        return found
+    judged = {}
+    for name, one in found.items():
+        client = one.facts.client
+        if client is not None and not client.session:
+            one = judge(one.facts.model_copy(update={"client": None}))
+        judged[name] = one
+    return judged
+
+
+def _lost_on_the_way(found: Mapping[str, TopicExplanation]) -> str:
+    """Return that an update came to some members and not to others, and when; empty if that is not so."""
+    lacking = [name for name, one in found.items() if one.verdict.kind in {"differs", "absent"}]
+    came = {
+        name: value.received
+        for name, one in found.items()
+        if one.verdict.kind in {"equal", "client"} and (value := one.facts.value) is not None and value.received
+    }
+    if not lacking or not came:
+        return ""
+    first = min(came.values())
+    return (
+        f"{', '.join(came)} got the value of the primary at {first:%Y-%m-%d %H:%M:%S} UTC and {', '.join(lacking)} did"
+        f" not: it was lost between the primary and {', '.join(lacking)}"
+    )
+
+
+def _other_primaries(found: Mapping[str, TopicExplanation]) -> str:
+    """Return that members have other addresses of the primary; empty if all have the same."""
+    at: dict[str, list[str]] = {}
+    for name, one in found.items():
+        if one.facts.link is not None:
+            at.setdefault(one.facts.link.primary, []).append(name)
+    if len(at) < 2:
+        return ""
+    told = "; ".join(f"{primary} of {', '.join(names)}" for primary, names in at.items())
+    return f"Not all members have the same address of the primary: {told}"
