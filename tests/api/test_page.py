@@ -126,7 +126,7 @@ def test_members_that_differ_are_told_with_their_topics(browser: Browser, node: 
             "2 of 200,000 topics differ at edge-1, edge-2; compared at 2025-11-21 08:00:00 UTC.",
             "edge-3 is not compared: nothing answers there",
             "no value",
-            f"fanout explain '{held.topic}' http://127.0.0.1:8081",
+            f"fanout explain --pool '{held.topic}' {url}",
         ):
             wait_for(browser, text_has(text))
         assert not browser.ask(text_has("hold the same."))

@@ -460,7 +460,7 @@ async function comparePool() {
     make("p", { class: number ? "bad" : "good" }, `${verdict} at ${Object.keys(found.members).join(", ")}; compared at ${clock(found.at)}.`),
     ...further.map((text) => make("p", { class: "soft" }, text)),
     ...(number ? [table("Topics that differ", ["topic", "member", "value", "received", "digest"], rows),
-      make("p", {}, `A member in red has no value, or the oldest. Ask whether it lost an update: fanout explain '${first.topic.replaceAll("'", "'\\''")}' ${found.members[first.suspect] ?? location.origin}`)] : []),
+      make("p", {}, `A member in red has no value, or the oldest. Since when, and on whose way it was lost: fanout explain --pool '${first.topic.replaceAll("'", "'\\''")}' ${location.origin}`)] : []),
     again());
 }
 
