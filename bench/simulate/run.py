@@ -146,7 +146,8 @@ class _Run:
         try:
             await self._faults.inject()
         finally:
-            publishing.cancel()
+            if not publishing.cancel():
+                publishing.result()  # it ends by an error only
         for client in clients:
             client.cutting = False
         await self._rest(clients)
