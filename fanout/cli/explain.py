@@ -140,7 +140,7 @@ def _explain_in_pool(url: str, topic: str, *, client: str | None, token_file: Pa
         show(*([""] if pool.together else []), table, "", f"{pool.worst}:")
         _show(pool.found[pool.worst])
     kinds = {one.verdict.kind for one in pool.found.values()}
-    if kinds - {"equal", "unknown"}:
+    if kinds - {"equal", "unknown"} or pool.of_two_primaries:
         raise typer.Exit(ExitCode.NO)
     raise typer.Exit(ExitCode.UNREACHABLE if "unknown" in kinds or pool.left_out else ExitCode.OK)
 

@@ -125,7 +125,10 @@ class Housekeeping:
         """Note what is wrong with other members of the pool, and what is over."""
         node = self._node
         if node.members is not None:
-            reasons = frozenset(node.documents.pool().stay_reasons or ())
+            found = node.documents.pool()
+            # Right after the start nobody was asked yet, and this node does not know which of the addresses is its own.
+            unheard = tuple(f"{one.address} " for one in found.members if one.node is None and one.failure is None)
+            reasons = frozenset(one for one in found.stay_reasons or () if not one.startswith(unheard))
             for reason in sorted(reasons - self._pool_reasons):
                 node.browser.note("pool_alarm", detail=reason)
             for reason in sorted(self._pool_reasons - reasons):

@@ -200,6 +200,42 @@ def slow_client(house: House) -> Iterator[LiveNode]:
 
 
 @contextmanager
+def two_brokers(house: House) -> Iterator[LiveNode]:
+    """Give a pool of two, of which one replicates another broker."""
+    ports = [free_port(), free_port()]
+
+    def member(index: int, primary: int) -> LiveNode:
+        peers = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+        pool = f'[pool]\nlisten = "127.0.0.1:{ports[index]}"\npeers = [{peers}]\nconverge_after_s = 600.0\n'
+        plant = link(primary, selector("plant/#"), name="plant", settings=QUICK)
+        return house.nodes.secondary(pool, plant, name=f"member-{index}")
+
+    directory = house.nodes.directory / "elsewhere"
+    directory.mkdir()
+    with Mosquitto(directory) as elsewhere:
+        with publisher(elsewhere.port) as client:
+            publish_all(client, [("plant/a", b"0")])
+        nodes = [member(0, house.mosquitto.port), member(1, elsewhere.port)]
+        try:
+            for node in nodes:
+                node.start()
+            for node in nodes:
+                node.wait_until_ready()
+
+            def is_known() -> bool:
+                members = nodes[0].document("/v1/pool")["members"]
+                return len(members) == 2 and all(one["is_self"] or one["url"] for one in members)
+
+            wait_until_blocking(is_known, what="the other member")
+            with publisher(house.mosquitto.port) as client:
+                publish_all(client, [("plant/a", b"1")])
+            yield nodes[0]
+        finally:
+            for node in nodes:
+                node.stop()
+
+
+@contextmanager
 def node_to_hold(house: House) -> Iterator[LiveNode]:
     """Take the node that is well back afterwards."""
     try:
@@ -265,6 +301,7 @@ SITUATIONS: dict[str, tuple[Callable[[House], AbstractContextManager[LiveNode]],
     "topic read": (at_well, 0),
     "0 (empty or not readable)": (trouble_of("mute"), 0),
     "equals that of the primary": (at_well, 0),
+    "MEMBER FINDING": (two_brokers, 1),
     "has no session at this node": (at_well, 1),
     "CHANGED": (at_well, 0),
     "did not come from the primary": (hidden_branch, 1),

@@ -195,6 +195,18 @@ def test_members_with_other_addresses_of_the_primary_are_told(runner: CliRunner)
     )
 
 
+def test_members_that_replicate_two_brokers_are_told(runner: CliRunner) -> None:
+    """Each equals its own primary, and yet they differ: no member sees that alone."""
+    other = ready_node()
+    other.primary, other.digest = "mqtt://other:1883", "bb"
+    with members(other) as url:
+        found = runner.invoke(app, ["explain", "plant/1", "--pool", url])
+    assert found.exit_code == ExitCode.NO
+    assert found.stdout.startswith(
+        "members hold different values, each that of its primary: they replicate different brokers."
+    )
+
+
 def test_a_client_is_looked_for_at_all_members(runner: CliRunner) -> None:
     """That it has no session is a finding only if no member has one."""
     there = ready_node()

@@ -132,7 +132,7 @@ async def test_members_know_each_other(tmp_path: Path) -> None:
 
 
 async def test_a_member_that_is_away_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reason is told once when it begins, and once when it is over."""
+    """Its reason is told once when it begins, and once when it is over; one that was not asked yet is none."""
     monkeypatch.setattr(housekeeping, "INTERVAL_S", 0.01)
     async with pool_of(tmp_path) as pool:
         first, second = await pool.start(0, suspect_after_s=0.5), await pool.start(1)
@@ -150,6 +150,10 @@ async def test_a_member_that_is_away_is_an_event(tmp_path: Path, monkeypatch: py
         noted = [text for text in reversed(texts()) if text.endswith(reason)]
         assert set(noted[::2]) == {f"In the pool: {reason}"}
         assert set(noted[1::2]) == {f"In the pool it is over that {reason}"}
+        for node in pool.nodes:
+            assert not [
+                one.text for one in node.browser.events(before=None, limit=100).events if "says nothing" in one.text
+            ]
 
 
 async def test_the_configured_members_are_known_before_they_are_asked(tmp_path: Path) -> None:

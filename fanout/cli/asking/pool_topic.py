@@ -17,7 +17,10 @@ from fanout.errors import FanoutError
 __all__ = ["TopicInPool", "explain_in_pool"]
 
 _MEMBERS_MAX: Final = 64
+_LOOKS: Final = 3
+"""Looks at members that hold different values, each that of its primary: it may just change."""
 _NO_TLS: Final = "a token is not sent there: it has no TLS"
+_OF_TWO: Final = "members hold different values, each that of its primary: they replicate different brokers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class TopicInPool:
     """Member to its explanation; the member that was asked for the pool comes first."""
     left_out: Mapping[str, str]
     """Member that did not explain it, to the reason."""
+    of_two_primaries: bool
+    """True if members hold different values, each that of its primary, at different addresses."""
 
     @property
     def worst(self) -> str:
@@ -37,7 +42,16 @@ class TopicInPool:
     @property
     def together(self) -> tuple[str, ...]:
         """Findings that no member can make alone, a sentence each, without a full stop."""
-        return tuple(filter(None, (_lost_on_the_way(self.found), _other_primaries(self.found))))
+        return tuple(
+            filter(
+                None,
+                (
+                    _lost_on_the_way(self.found),
+                    _OF_TWO if self.of_two_primaries else "",
+                    _other_primaries(self.found),
+                ),
+            )
+        )
 
 
 def explain_in_pool(url: str, topic: str, *, client_id: str | None, token_file: Path | None) -> TopicInPool:
@@ -74,18 +88,23 @@ def explain_in_pool(url: str, topic: str, *, client_id: str | None, token_file: 
         def explained(node: NodeClient) -> Callable[[], TopicExplanation]:
             return lambda: node.explain(topic, client_id=client_id)
 
-        with ThreadPoolExecutor(len(asked)) as threads:
-            waiting = {name: threads.submit(explained(node)) for name, node in asked.items()}
-        found: dict[str, TopicExplanation] = {}
-        for name, answer in waiting.items():
-            error = answer.exception()
-            if error is None:
-                found[name] = answer.result()
-            elif name == pool.node or not isinstance(error, FanoutError):
-                raise error
-            else:
-                left_out[name] = error.message
-    return TopicInPool(_without_missing_sessions(found), dict(sorted(left_out.items())))
+        looks: list[Mapping[str, TopicExplanation]] = []
+        while len(looks) < _LOOKS and (not looks or _are_of_two(looks[-1])):
+            with ThreadPoolExecutor(len(asked)) as threads:
+                waiting = {name: threads.submit(explained(node)) for name, node in asked.items()}
+            found: dict[str, TopicExplanation] = {}
+            for name, answer in waiting.items():
+                error = answer.exception()
+                if error is None:
+                    found[name] = answer.result()
+                elif name == pool.node or not isinstance(error, FanoutError):
+                    raise error
+                else:
+                    left_out[name] = error.message
+                    del asked[name]
+            looks.append(found)
+        stays = any(len({_digest(look[name]) for look in looks}) == 1 for name in found)
+    return TopicInPool(_without_missing_sessions(found), dict(sorted(left_out.items())), stays and _are_of_two(found))
 
 
 def _without_missing_sessions(found: Mapping[str, TopicExplanation]) -> Mapping[str, TopicExplanation]:
@@ -117,6 +136,16 @@ def _lost_on_the_way(found: Mapping[str, TopicExplanation]) -> str:
         f"{', '.join(came)} got the value of the primary at {first:%Y-%m-%d %H:%M:%S} UTC and {', '.join(lacking)} did"
         f" not: it was lost between the primary and {', '.join(lacking)}"
     )
+
+
+def _digest(one: TopicExplanation) -> str | None:
+    return None if one.facts.value is None else one.facts.value.digest
+
+
+def _are_of_two(found: Mapping[str, TopicExplanation]) -> bool:
+    """Return True if members hold different values, each that of its primary, whose addresses differ."""
+    equal = [one for one in found.values() if one.verdict.kind in {"equal", "client"}]
+    return len(set(map(_digest, equal))) > 1 and len({one.facts.link.primary for one in equal if one.facts.link}) > 1
 
 
 def _other_primaries(found: Mapping[str, TopicExplanation]) -> str:
