@@ -20,7 +20,7 @@ from pyspark.sql.window import WindowSpec
 from fanout.replog.files.schema import FLAG_DUP
 from fanout.reports.read.rows import conflated, explode_targets, in_gap, is_live, source_rows, target_rows
 from fanout.reports.read.schemas import PHASE_UNSURE, SIDE_NODE, SIDE_REFERENCE
-from fanout.reports.read.scope import NEVER_US, Scope, Target
+from fanout.reports.read.scope import NEVER_US, Scope
 
 __all__ = ["INTERVALS", "both_sides", "identify", "reference_rows", "unique_differences"]
 
@@ -57,31 +57,22 @@ def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
     )
 
 
-def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...], spans: DataFrame) -> DataFrame:
-    """Return the rows of the reference by target, and those of the nodes, in the same columns.
+def both_sides(updates: DataFrame, *, scope: Scope) -> DataFrame:
+    """Return the rows of the reference by target without stamps, and those of the nodes, in the same columns.
 
     Args:
         updates: The table.
         scope: The scope of the report.
-        targets: The targets without stamps.
-        spans: `rows.targets_frame`.
 
     Returns:
-        Columns target, digest, side, at_us, weak, due, topic, primary, epoch, sequence, change, phase, flags. The
-        identity of a node's row is its place in its own log. A row is weak when it may be no update of its own (DUP
-        set), and one of the reference also when the target need not have it, or could not log it; it is due in the
-        target's span.
+        Columns target, digest, side, at_us, topic, primary, epoch, sequence, change, phase, flags. The identity of a
+        node's row is its place in its own log.
     """
-    at_us, dup = sf.unix_micros("applied"), sf.col("flags").bitwiseAND(FLAG_DUP) != 0
-    due = (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
-    known = ~in_gap(at_us) if any(target.gaps_us for target in targets) else sf.lit(True)
-    common = ("target", "digest", at_us.alias("at_us"), "topic", "change", "phase", "flags")
-    seen = explode_targets(reference_rows(updates, scope=scope), scope=scope, targets=targets)
-    seen = seen.join(sf.broadcast(spans), on="target", how="inner").select(
+    targets = scope.targets_of("unstamped")
+    common = ("target", "digest", sf.unix_micros("applied").alias("at_us"), "topic", "change", "phase", "flags")
+    seen = explode_targets(reference_rows(updates, scope=scope), scope=scope, targets=targets).select(
         *common,
         sf.lit(_REFERENCE).alias("side"),
-        (dup | ~(due & known)).alias("weak"),
-        due.alias("due"),
         sf.col("stamp_primary").alias("primary"),
         sf.col("stamp_epoch").alias("epoch"),
         "sequence",
@@ -89,8 +80,6 @@ def both_sides(updates: DataFrame, *, scope: Scope, targets: tuple[Target, ...],
     logged = target_rows(updates, scope=scope, targets=targets).select(
         *common,
         sf.when(is_live() | conflated(), _NODE).otherwise(_COPY).alias("side"),
-        dup.alias("weak"),
-        sf.lit(False).alias("due"),
         sf.lit("").alias("primary"),
         sf.col("node_epoch").alias("epoch"),
         sf.col("log_pos").alias("sequence"),
@@ -136,6 +125,7 @@ def identify(
     width_us: int,
     places: DataFrame,
     spans: DataFrame,
+    gaps: bool,
     margin_us: int,
     proves: bool,
 ) -> DataFrame:
@@ -147,6 +137,7 @@ def identify(
         width_us: The width of those windows.
         places: (target, node, link, selector); `target` is the key.
         spans: `rows.targets_frame`, of the reference's spans.
+        gaps: True if a target has gaps; without any, no row is asked whether it lies in one.
         margin_us: Rows so near to an end of the reference's log are not said to be absent from it.
         proves: True if the reference is one log; what a union lacks, and how late its nodes were, is not said.
 
@@ -155,10 +146,10 @@ def identify(
         the reference logged the update, and null where its pair is not known for sure. What the reference lacks has
         an identity of its own. Rows of the phase `PHASE_UNSURE` name updates of which nobody knows whether they came.
     """
-    stretches = _stretches(_with_interval(rows, intervals, width_us=width_us))
+    stretches = _stretches(_with_interval(_with_due(rows, spans, gaps=gaps), intervals, width_us=width_us))
     found = _judged(_paired(stretches))
     side = sf.col("side")
-    is_timed = (side == _NODE) & sf.col("timed") & sf.col("matched") & sf.lit(proves)
+    is_timed = sf.col("timed") & sf.col("matched") & sf.lit(proves)
     extra = sf.col("extra") & sf.col("surely_seen") & sf.lit(proves)
     named = ("primary", "epoch", "sequence")
     own = {name: sf.col(name) for name in named}
@@ -188,9 +179,7 @@ def identify(
             identity["primary"].alias("stamp_primary"),
             identity["epoch"].alias("stamp_epoch"),
             identity["sequence"].alias("sequence"),
-            sf.timestamp_micros(sf.when((side == _NODE) & is_timed & sf.lit(proves), sf.col("pair_at_us"))).alias(
-                "origin"
-            ),
+            sf.timestamp_micros(sf.when(is_timed, sf.col("pair_at_us"))).alias("origin"),
             sf.timestamp_micros("at_us").alias("applied"),
             sf.lit(SIDE_NODE).alias("side"),
         )
@@ -205,6 +194,23 @@ def _of_one_source(rows: DataFrame) -> DataFrame:
     found = rows.withColumn("times", times).withColumn("most", most)
     is_of_it = (sf.col("node") == sf.col("most.node")) & (sf.col("link") == sf.col("most.link"))
     return found.where(is_of_it).drop("times", "most")
+
+
+def _with_due(rows: DataFrame, spans: DataFrame, *, gaps: bool) -> DataFrame:
+    """Return the rows with `due` and `weak`.
+
+    A row of the reference is due in the target's span. A row is weak when it may be no update of its own (DUP set), and
+    one of the reference also when the target need not have it, or could not log it.
+    """
+    at_us, dup = sf.col("at_us"), sf.col("flags").bitwiseAND(FLAG_DUP) != 0
+    due = _is(_REFERENCE) & (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
+    known = ~in_gap(at_us) if gaps else sf.lit(True)
+    spans = spans.select("target", "covered_from_us", "settled_until_us", "gaps")
+    return (
+        rows.join(sf.broadcast(spans), on="target", how="inner")
+        .withColumns({"due": due, "weak": dup | (_is(_REFERENCE) & ~(due & known))})
+        .drop("covered_from_us", "settled_until_us", "gaps")
+    )
 
 
 def _with_interval(rows: DataFrame, intervals: DataFrame, *, width_us: int) -> DataFrame:

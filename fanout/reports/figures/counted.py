@@ -202,7 +202,7 @@ def count_updates(
     begin_us, end_us = min(begin for begin, _ in times), max(end for _, end in times)
     width_us = buckets.window_us(end_us - begin_us)
     is_union = scope.reference.kind == "union"
-    sides = counting.both_sides(tables.updates, scope=scope, targets=targets, spans=targets_frame(spark, scope))
+    sides = counting.both_sides(tables.updates, scope=scope)
     windows = range(begin_us // width_us, end_us // width_us + 1)
     differences = _by_link(collect_rows(counting.unique_differences(sides, width_us=width_us)), scope=scope)
     spans_away = _away(survey.absences)
@@ -231,11 +231,12 @@ def count_updates(
     spans = targets_frame(spark, scope)
     places: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in targets]
     rows = counting.identify(
-        counting.both_sides(tables.updates, scope=scope, targets=targets, spans=spans),
+        sides,
         intervals=small_frame(spark, intervals, schema=counting.INTERVALS),
         width_us=width_us,
         places=small_frame(spark, places, schema=_PLACES),
         spans=spans,
+        gaps=any(target.gaps_us for target in targets),
         margin_us=horizon_us,
         proves=not is_union,
     ).persist()
