@@ -782,7 +782,10 @@ class Link:
             isinstance(error, ssl.SSLError) and self._tls is not None
         ):  # with TLS 1.3 an alert may come after the handshake
             return self._tls.failure(error, self._address)
-        hint = "If this repeats, see the primary's log; perhaps another client has the same client_id"
+        hint = (
+            "If this repeats, see the primary's log; perhaps its access rules deny something (fanout check --acl prints"
+            " what the link needs), or another client has the same client_id"
+        )
         if self._session.lifecycle.state is LinkState.CONNECTING:
             hint = _ACCEPTED_BEFORE if self._was_accepted else unanswered_hint(self.config, address=self._address)
         return LinkLost(f"the connection was lost: {error or 'the primary closed it'}", hint=hint)

@@ -217,3 +217,21 @@ async def test_rights_granted_while_the_link_is_live_are_found(broker: Broker) -
         await link.wait(lambda: link.status.ready)
         assert (link.status.epoch, link.values()) == (epoch, {TOPIC: b"1"})
         await link.wait(lambda: bool(link.sink.named("heartbeat")))
+
+
+async def test_a_primary_that_closes_at_a_denied_message_gets_none(tmp_path: Path) -> None:
+    """Mosquitto with `max_queued_messages 0` ends the connection after such a PUBACK; the link is ready without."""
+    rules = tmp_path / "rules"
+    rules.write_text("topic readwrite #\n")
+    with Mosquitto(tmp_path, settings=[f"acl_file {rules}", "max_queued_messages 0"]) as mosquitto:
+        load_retained(mosquitto.port, [(TOPIC, b"1")])
+        broker = Broker(mosquitto, rules)
+        config = link_config(broker)
+        await asyncio.to_thread(broker.allow, without(config, f"topic write fanout/control/{NODE}/plant/#"))
+        lines: list[dict[str, object]] = []
+        async with running(config, node_id=NODE, logger=logging_to(lines)) as link:
+            await link.wait(lambda: link.status.ready)
+            assert (link.status.evidence, link.values()) == (Evidence.BARRIER, {TOPIC: b"1"})
+            assert "closes the connection" in link.status.heartbeat_refusal
+            warnings = [one for one in lines if str(one["event"]).startswith("no heartbeats")]
+            assert "fanout check --acl" in str(warnings[-1]["hint"])

@@ -90,6 +90,8 @@ class PrimaryLimits:
     """Messages at QoS 1 and 2 that may be sent without waiting."""
     maximum_qos: int = 2
     """Highest QoS; at 0, no PUBLISH of the link would be answered."""
+    closes_at_messages: bool = False
+    """True if it closes the connection at messages of the link, as seen: `maximum_qos` is 0 then."""
     retain_available: bool = True
     """True if the primary takes retained messages."""
     packet_bytes_max: int | None = None

@@ -164,7 +164,7 @@ class PacketRouter:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "Session Present after Clean Start")  # [MQTT-3.2.2-2]
         limits = handshake.limits
         if not self._peer.system_topics.may_publish:
-            limits = replace(limits, maximum_qos=0)
+            limits = replace(limits, maximum_qos=0, closes_at_messages=True)
         self._sender.accept(limits)
         self._sender.check(self._replica.selectors)
         self.was_disconnected = False
@@ -372,6 +372,7 @@ class PacketRouter:
         """
         why = reason_text(reason_code)
         if reason_code == ReasonCode.NOT_AUTHORIZED:
+            self._peer.system_topics.note_refused()
             self._control.refuse(f"the primary does not let the link publish to its control topic: {why}")
         else:
             self._control.refuse_message(payload, f"the primary refused the newest heartbeat: {why}")

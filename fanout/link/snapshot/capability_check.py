@@ -77,7 +77,10 @@ _CLOSES_AT_QOS_1 = "the primary closes the connection at a message at QoS 1"
 _TOO_LARGE = "the primary accepts no messages as large as a heartbeat (CONNACK: Maximum Packet Size)"
 LIMIT_REFUSALS = {
     _NO_QOS_1: "Raise its Maximum QoS (max_qos of Mosquitto), or set heartbeat_s = 0; nothing is forwarded either",
-    _CLOSES_AT_QOS_1: "Raise its max_qos, or what else it checks, or set heartbeat_s = 0; nothing is forwarded either",
+    _CLOSES_AT_QOS_1: (
+        "Allow the link's user to publish and read below its control topic (fanout check --acl prints the rules), or"
+        " raise its max_qos, and restart the node; or set heartbeat_s = 0; nothing is forwarded either"
+    ),
     _TOO_LARGE: "Raise its Maximum Packet Size (max_packet_size of Mosquitto), or set heartbeat_s = 0",
 }
 """Reasons for which a primary's limits exclude messages to the control topic, and advice."""
@@ -103,7 +106,7 @@ def refuse_control(control: ControlChannel, sender: PacketSender) -> bool:
     if sender.limits.maximum_qos:
         control.refuse(_TOO_LARGE)
     else:
-        control.refuse(_NO_QOS_1 if sender.version == 5 else _CLOSES_AT_QOS_1)
+        control.refuse(_CLOSES_AT_QOS_1 if sender.limits.closes_at_messages else _NO_QOS_1)
     return True
 
 
