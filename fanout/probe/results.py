@@ -44,6 +44,8 @@ class Trial:
     """Checks in their order."""
     evidence: Evidence | None = None
     """Evidence for the weakest of its retained sets; None when it was never live."""
+    topics: int = 0
+    """Number of topics with a value in the first set, without those of the probe."""
     reason: str = ""
     """Why it is of no use as it is; empty when it is of use."""
     hint: str = ""

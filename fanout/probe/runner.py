@@ -210,7 +210,7 @@ class _Probe:
                     raise PublishRefused("retained messages of this user below the prefix do not come back")
                 self._loaded += len(topics)
         except PublishRefused as error:
-            self._not_loaded = f"{error.message}: give --prefix where it may publish and read"
+            self._not_loaded = f"{error.message}: fanout probe --prefix names another, where it may"
         except FanoutError as error:
             if not self._loaded:
                 self._not_loaded = error.message

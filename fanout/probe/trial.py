@@ -189,6 +189,8 @@ async def _take_snapshot(trial: Trial, running: _Running, *, root: str, loaded: 
         trial.add("snapshot", False, trial.reason)
         return False
     trial.evidence = status.evidence
+    own = f"{root}/".encode()
+    trial.topics = sum(1 for topic in running.replica.view if not topic.startswith(own))
     topics = sum(1 for topic in running.replica.view if topic.startswith(f"{root}/set/".encode()))
     seen = f"{status.topics:,} topics in {status.snapshot_seconds or 0.0:.1f} s"
     why = running.sink.why

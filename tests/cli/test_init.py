@@ -24,7 +24,7 @@ from fanout.mqtt.packets import Connack
 from fanout.probe.results import ProbeReport
 from tests.cli.processes import COMMAND, run_fanout, run_on_terminal
 from tests.probe.test_advice import ADDRESS, trial
-from tests.support.mosquitto import Mosquitto, free_port
+from tests.support.mosquitto import Mosquitto, free_port, load_retained
 
 
 @pytest.mark.mosquitto
@@ -237,3 +237,25 @@ def test_a_second_node_of_a_machine_has_its_own_identifier(
         runner.invoke(app, ["init", "--out", str(out), "--primary", ADDRESS, "--filter", "#"])
         ids.append(load_config(out, role="secondary").node.id)
     assert ids == [ids[0], f"{ids[0]}-2", f"{ids[0]}-3"]
+
+
+@pytest.mark.mosquitto
+@pytest.mark.parametrize("selected", ["plant/#", "plan/#"])
+def test_init_tells_of_a_filter_that_selects_nothing(mosquitto: Mosquitto, tmp_path: Path, selected: str) -> None:
+    """A link can replicate from there, but perhaps the filter is misspelt; topics of the probe do not count."""
+    load_retained(mosquitto.port, [("plant/a", b"1")])
+    given = ("--primary", mosquitto.address, "--filter", selected, "--set-size", "20", "--out", str(tmp_path / "a"))
+    answer = run_fanout("init", *given)
+    assert answer.returncode == ExitCode.OK, answer.stderr
+    assert (f"No retained message came for {selected}" in answer.stdout) is (selected == "plan/#")
+
+
+def test_init_takes_the_fingerprint_that_errors_advise(
+    runner: CliRunner, tmp_path: Path, found: list[ProbeReport]
+) -> None:
+    """An error about TLS names the option, and the file has its value."""
+    out, digest = tmp_path / "edge.toml", "ab" * 32
+    given = ("--primary", "mqtts://127.0.0.1", "--filter", "plant/#", "--server-certificate-sha256", digest)
+    answer = runner.invoke(app, ["init", *given, "--out", str(out)])
+    assert (answer.exit_code, len(found)) == (ExitCode.OK, 1), answer.stderr
+    assert len(load_config(out, role="secondary").links[0].server_certificate_sha256) == 1

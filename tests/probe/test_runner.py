@@ -122,7 +122,7 @@ async def test_user_that_may_not_publish(mosquitto: Mosquitto, tmp_path: Path, v
     mosquitto.start()
     (trial, *_) = (await probed(mosquitto.port, versions=(version,), topic_filter="plant/#")).trials
     assert outcomes(trial)["messages of this probe"] is Outcome.NOT_TESTED
-    assert "give --prefix where it may publish" in seen(trial, "messages of this probe")
+    assert "fanout probe --prefix names another" in seen(trial, "messages of this probe")
     assert outcomes(trial)["heartbeats"] is Outcome.FAILED
     assert trial.evidence is Evidence.BARRIER
     assert trial.is_proved

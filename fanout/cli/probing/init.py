@@ -16,6 +16,7 @@ from fanout.cli.probing.probe import (
     SET_SIZE,
     CaFileOption,
     CertificateOption,
+    DigestOption,
     KeyOption,
     PasswordFileOption,
     SetSizeOption,
@@ -57,6 +58,7 @@ def init(
     username: UserOption = None,
     password_file: PasswordFileOption = None,
     ca_file: CaFileOption = None,
+    server_certificate_sha256: DigestOption = None,
     client_certificate_file: CertificateOption = None,
     client_key_file: KeyOption = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("secondary.toml"),
@@ -90,6 +92,7 @@ def init(
         "username": username,
         "password_file": password_file,
         "ca_file": ca_file,
+        "server_certificate_sha256": server_certificate_sha256,
         "client_certificate_file": client_certificate_file,
         "client_key_file": client_key_file,
     }
@@ -127,6 +130,10 @@ def init(
         _write(out, advice.toml, mode=0o640, force=force)
     told_faults(report)
     _tell_verdict(advice, report.server)
+    if advice.trial.is_usable and not advice.trial.topics:
+        show(
+            "", f"No retained message came for {', '.join(filters)}: are the filter and the rights to read as you mean?"
+        )
     if not advice.trial.is_usable:
         raise typer.Exit(ExitCode.NO)
     address = "" if http_listen.endswith(":8080") else f" {http_listen}"

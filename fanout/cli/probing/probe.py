@@ -78,6 +78,10 @@ CaFileOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--ca-file", metavar="FILE", help="Certificates of its CAs (PEM); without it, the system's."),
 ]
+DigestOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--server-certificate-sha256", metavar="DIGEST", help="SHA-256 of its certificate, in place of a CA."),
+]
 CertificateOption: TypeAlias = Annotated[
     Path | None, typer.Option("--client-certificate-file", metavar="FILE", help="Certificate to show (PEM).")
 ]
@@ -113,9 +117,7 @@ def probe(
         str | None, typer.Option(metavar="NAME", help="Environment variable that has the password.")
     ] = None,
     ca_file: CaFileOption = None,
-    server_certificate_sha256: Annotated[
-        str | None, typer.Option(metavar="DIGEST", help="SHA-256 of its certificate, in place of a CA.")
-    ] = None,
+    server_certificate_sha256: DigestOption = None,
     client_certificate_file: CertificateOption = None,
     client_key_file: KeyOption = None,
     tls_insecure: Annotated[bool, typer.Option("--tls-insecure", help="Do NOT verify its certificate.")] = False,
