@@ -142,6 +142,8 @@ def init(
     show("", f"In a browser: http://{http_listen}/")
     if not advice.trial.is_proved:
         show("", "For a proof, give the user those rights, and run this again with --force.")
+        if not report.server:
+            show(f"In the syntax of your broker: fanout check {out} --acl --for mosquitto (or emqx, hivemq, flashmq)")
     if start or (asks and typer.confirm("Start it now?", default=True, err=True)):
         # A process of its own has only what a node needs; -P: and no modules of the current directory.
         os.execv(sys.executable, [sys.executable, "-P", "-m", "fanout", "secondary", "--config", str(out)])
