@@ -161,6 +161,13 @@ def test_unknown_host_says_what_to_check() -> None:
     """A name that does not resolve is told apart from a node that is down."""
     error = refusal("http://no-such-host.invalid:8080")
     assert error.message == "the host name in http://no-such-host.invalid:8080 is not known"
+    assert "topic" not in error.hint
+
+
+def test_a_topic_in_place_of_the_address_is_told() -> None:
+    """`fanout topics URL FILTER` has them the wrong way round."""
+    error = refusal("http://no-such-host.invalid/137/#")
+    assert error.hint == "Check its spelling, and DNS; or is it a topic? That comes before the node's address"
 
 
 def test_silence_is_a_timeout() -> None:

@@ -446,7 +446,10 @@ class NodeClient:
 def _connect_failure(url: str, error: httpx.ConnectError) -> NodeUnreachable:
     for cause in _causes(error):
         if isinstance(cause, socket.gaierror):
-            return NodeUnreachable(f"the host name in {url} is not known", hint="Check its spelling, and DNS")
+            hint = "Check its spelling, and DNS"
+            if httpx.URL(url).path.strip("/") or "#" in url:
+                hint += "; or is it a topic? That comes before the node's address"
+            return NodeUnreachable(f"the host name in {url} is not known", hint=hint)
         if isinstance(cause, OSError) and cause.errno == errno.ECONNREFUSED:
             return NodeUnreachable(
                 f"nothing listens at {url} (connection refused)",
