@@ -189,10 +189,15 @@ class PacketHandlers:
         return beyond
 
     def _verdict_came(self, session: Session) -> None:
-        """Send acknowledgements after a pending verdict on a message of `session`, on its current connection."""
+        """Send acknowledgements after a pending verdict on a message of `session`, on its current connection.
+
+        Without one the session has changed all the same: a message at QoS 2 is known that was sent and not answered.
+        """
         connection = self._lifecycles.connection_of.get(session)
         if connection is not None:
             connection.send_acks()
+        else:
+            self._lifecycles.keepers.note(session.client_id)
 
     def _receive_disconnect(self, connection: ClientConnection, session: Session, packet: Disconnect) -> None:
         expiry_s = packet.properties.session_expiry_interval

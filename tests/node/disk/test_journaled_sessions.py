@@ -30,6 +30,7 @@ from fanout.mqtt.packets import (
     Will,
 )
 from fanout.mqtt.properties import Properties
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.disk.journaled_sessions import JournaledSessions
 from fanout.storage.direct import DirectStore
 from fanout.storage.file import CACHE_BYTES, RetainedFile
@@ -311,6 +312,24 @@ async def test_what_the_client_sends_at_qos_2_is_published_once_over_a_kill(begi
         assert node.node.published == []
         client.send(Ack(PacketType.PUBREL, 7))
         await client.expect_ack(PacketType.PUBCOMP, 7)
+
+
+async def test_a_verdict_that_comes_after_the_client_has_gone_is_on_disk(begin: Begin) -> None:
+    """A message at QoS 2 that the primary has taken is not published again after a restart in order."""
+    node = await begin()
+    verdict: asyncio.Future[ReasonCode] = asyncio.get_running_loop().create_future()
+    node.node.verdicts[b"p"] = lambda: verdict
+    async with connected(node) as client:
+        client.publish(b"p", b"x", qos=2, packet_id=7)
+        await wait_until(lambda: node.node.published)
+    await wait_until(lambda: not node.node.server.connection_count)
+    await node.written()
+    verdict.set_result(ReasonCode.SUCCESS)
+    node = await begin(stopped=node)
+    async with connected(node) as client:
+        client.publish(b"p", b"x", qos=2, packet_id=7, dup=True)
+        await client.expect_ack(PacketType.PUBREC, 7)
+        assert node.node.published == []
 
 
 @pytest.mark.parametrize("is_recorded", [False, True], ids=["before its record", "behind its record"])
