@@ -161,6 +161,8 @@ class Pool:
         ]
         self.inexact: set[str] = set()
         """Clients whose sessions moved and were divided by no marker: messages may be lost or come twice."""
+        self.says_lost = False
+        """True once a member has warned that messages may be lost: the primary failed while it compared, at QoS 0."""
         self.failures: list[str] = []
         """Parts of members that have ended by themselves."""
         self.buried: list[Machine] = []
@@ -195,6 +197,7 @@ class Pool:
 
         def to_trace(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
             text = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "node"))
+            self.says_lost |= event["event"].startswith("session was left in an audit")
             self._tell(name, f"[{level}] {event['event']} {text}")
             raise structlog.DropEvent
 

@@ -28,6 +28,7 @@ from fanout.mqtt.packets import Connack, Connect, Disconnect, Pingreq
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.runs import AckRun
+from fanout.runtime.gc_freeze import let_go
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.base.context import ServerContext
@@ -154,6 +155,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._engine = None
         if self._door.containers.get(self.container) is self:
             del self._door.containers[self.container]
+        let_go(self._transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return a part of the read buffer that all connections share."""

@@ -19,6 +19,7 @@ from fanout.api.accepting import Places
 from fanout.api.browse.endpoints import STREAM_PATHS
 from fanout.api.browse.view import WRITE_KEY
 from fanout.api.models import BODY_BYTES_MAX
+from fanout.runtime.gc_freeze import let_go
 from fanout.runtime.origin import origin_of
 from fanout.runtime.turnstile import Turnstile
 
@@ -116,6 +117,7 @@ class HttpConnection(H11Protocol):
         if self._withdraw is not None:
             self._withdraw()
         super().connection_lost(exc)
+        let_go(self.transport)
 
     def _take(self, data: bytes) -> None:
         if self._lingers:

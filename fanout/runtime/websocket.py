@@ -19,6 +19,8 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from fanout.runtime.gc_freeze import let_go
+
 __all__ = ["FRAME_MARGIN_BYTES", "SUBPROTOCOL", "WEBSOCKET_LOGGER", "PacketReceiver", "PacketTransport", "WebSocketEnd"]
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-4]
@@ -74,6 +76,7 @@ class WebSocketEnd(asyncio.BufferedProtocol, abc.ABC, Generic[R]):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the receiver."""
         self._receiver.connection_lost(exc)
+        let_go(self._transport)
 
     def pause_writing(self) -> None:
         """Tell the receiver."""

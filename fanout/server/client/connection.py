@@ -21,6 +21,7 @@ from fanout.mqtt.packets import (
 )
 from fanout.mqtt.properties import NO_PROPERTIES, Properties
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.runtime.gc_freeze import let_go
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.base.context import ServerContext
@@ -154,6 +155,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.state = ConnectionState.CLOSING
         self._cancel_deadline()
         self._handler.remove_connection(self)
+        let_go(self._transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the read buffer that all connections share; each read is processed before the next one."""

@@ -17,6 +17,7 @@ from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.admission import AcceptPipeline
 from fanout.server.accept.tls import ListenerTls
 from fanout.server.base.counters import Limit
+from fanout.server.client.connection import ClientConnection
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory, update
 from tests.server.test_clients import VERSIONS, PahoClient, run
@@ -137,6 +138,7 @@ async def test_a_handshake_that_does_not_come_leaves_no_garbage(start_node: Star
     def pipelines() -> int:
         return sum(isinstance(one, AcceptPipeline) for one in gc.get_objects())
 
+    gc.collect()  # what tests before left
     gc.disable()
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", node.port)
@@ -145,6 +147,23 @@ async def test_a_handshake_that_does_not_come_leaves_no_garbage(start_node: Star
         await wait_until(lambda: node.server.counters.limits_reached[Limit.CONNECT_TIMEOUT] == 1)
         await wait_until(lambda: not pipelines())
         writer.close()
+    finally:
+        gc.enable()
+
+
+async def test_a_connection_that_ends_leaves_no_garbage(start_node: StartNode, authority: Authority) -> None:
+    """Its buffers of 256 KiB would wait for a full collection, which is rare."""
+    node = await start_node(listen=(), listener_tables=(listener(authority),))
+
+    def connections() -> int:
+        return sum(isinstance(one, ClientConnection) for one in gc.get_objects())
+
+    gc.collect()  # what tests before left
+    gc.disable()
+    try:
+        async with await connect(node, client_context(authority)):
+            assert connections() == 1
+        await wait_until(lambda: not connections())
     finally:
         gc.enable()
 
