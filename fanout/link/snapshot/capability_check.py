@@ -208,6 +208,8 @@ class CapabilityCheck(Stage):
         """Take a retained message that may be the sentinel."""
         if topic not in (SERVER_SENTINEL, self._control.sentinel_topic) or self.order is Order.KNOWN:
             return
+        if topic == self._control.sentinel_topic and not self._own_sentinel_requests:
+            return  # a live copy of what was just published: an earlier connection had subscribed
         if self._ponged or (self._own_sentinel_published and topic == SERVER_SENTINEL):
             self.why = _OVERTAKEN
         else:

@@ -107,6 +107,20 @@ def test_a_sentinel_behind_pingresp_shows_that_answers_overtake(trial: int) -> N
     assert "overtake" in case.capability_check.why
 
 
+def test_a_live_copy_of_the_own_sentinel_shows_nothing() -> None:
+    """A session that was resumed in the middle of a check has the subscription of that check still."""
+    case = Case()
+    case.come_back()
+    case.pong()
+    case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.2)
+    case.acknowledge(OWN_SENTINEL)
+    for _ in range(TRIALS):
+        assert not case.is_done()
+        case.capability_check.receive_retained(OWN_SENTINEL, b"fence", 0.3)
+        case.pong()
+    assert case.capability_check.order is Order.LIKELY
+
+
 def test_without_room_in_flight_no_own_sentinel_is_tried() -> None:
     """A Receive Maximum that is used up is respected."""
     case = Case()
