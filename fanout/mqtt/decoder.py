@@ -198,7 +198,7 @@ class Decoder:
         try:
             pos = self._decode(buffer, items)
         except ProtocolError as fault:
-            self.fault = fault
+            self.fault = fault.with_traceback(None)  # it would hold this decoder and the packet in a cycle
             pos = len(buffer)
             if items and is_empty_run(items[-1]):
                 items.pop()

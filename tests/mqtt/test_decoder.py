@@ -695,3 +695,11 @@ def test_work_of_many_small_publishes_is_bounded() -> None:
 def test_packets_for_a_client(packet: Packet, version: int) -> None:
     """The same for what a server sends."""
     assert client(version).feed(encode(packet, version=version)) == [packet]
+
+
+def test_a_fault_holds_nothing() -> None:
+    """Its traceback would hold the packet, up to 1 MiB, and the decoder, until a full garbage collection."""
+    decoder = Decoder("server")
+    decoder.feed(b"\xf0\x00")
+    assert decoder.fault is not None
+    assert decoder.fault.__traceback__ is None
