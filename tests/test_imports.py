@@ -45,7 +45,7 @@ LAYERS: dict[str, set[str]] = {
         "runtime",
     },
     "server": {"errors", "mqtt", "replica", "chain", "config", "access", "certificates", "runtime"},
-    "amqp": {"errors", "mqtt", "access", "config", "installation", "server"},
+    "amqp": {"errors", "mqtt", "access", "config", "installation", "server", "runtime"},
     "durable": {
         "errors",
         "mqtt",
