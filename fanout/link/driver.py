@@ -98,21 +98,34 @@ class Driver:
         try:
             events = self._session.receive(data, now_ns=clock.now_ns(), now=clock.monotonic())
             self.act(events)
-            if not self._timer_still_holds(events):
+            lifecycle = self._session.lifecycle
+            if (
+                self._timer is None
+                or self._session.output
+                or lifecycle.stage is not None
+                or lifecycle.audits.current is not None
+                or len(events) != 1
+                or type(events[0]) is not Applied
+                or self._replica.next_expiry_ns != self._planned_expiry_ns
+            ):  # nearly all reads change values only, so that no deadline is earlier than before
                 self.write_and_plan()
         except Exception as error:
             self._on_crash(error)
 
     def act(self, events: Sequence[Event]) -> None:
         """Act on events of the session, one after another."""
-        self._store_changes(events)
+        gate = self._commit_gate
+        if gate is not None:
+            self._store_changes(gate, events)
         for event in events:
             if type(event) is Applied:
                 changes = event.changes
                 if changes.updates:
                     self._sink.record(self._link, changes, epoch=event.epoch)
-                if event.acknowledgement:
-                    self._acknowledge(event.acknowledgement)
+                if event.acknowledgement and gate is not None:
+                    gate.acknowledge(event.acknowledgement)
+                elif event.acknowledgement and self._connection is not None:
+                    self._connection.write(event.acknowledgement)
                 if changes.dispatch or changes.corrected:
                     self._sink.dispatch(self._link, changes)
             else:
@@ -120,8 +133,8 @@ class Driver:
         if self._replica.refused_total != self._refused_told:
             self._refused_told = self._replica.refused_total
             self._on_full()
-        if len(self._replica.unconfirmed) != self._unconfirmed_told:
-            self._unconfirmed_told = len(self._replica.unconfirmed)
+        if self._replica.unconfirmed.count != self._unconfirmed_told:
+            self._unconfirmed_told = self._replica.unconfirmed.count
             self._on_unconfirmed()
 
     def do(self, step: Callable[..., Sequence[Event]], *values: object) -> None:
@@ -137,11 +150,13 @@ class Driver:
     def write_and_plan(self) -> None:
         """Write the output of the session, and set the timer to its deadline."""
         session = self._session
-        output = session.take_output() if self._connection is not None else b""
-        if output:
-            self._store_changes(())
-            self._write(output)
         if self._connection is not None:
+            if output := session.take_output():
+                if self._commit_gate is None:
+                    self._connection.write(output)
+                else:
+                    self._store_changes(self._commit_gate, ())
+                    self._commit_gate.write(output)
             self._connection.read_ahead = session.lifecycle.state in _READ_AHEAD_STATES or session.lifecycle.auditing
         now = self._clock.monotonic()
         self._planned_expiry_ns = self._replica.next_expiry_ns
@@ -163,29 +178,5 @@ class Driver:
         except Exception as error:
             self._on_crash(error)
 
-    def _timer_still_holds(self, events: list[Event]) -> bool:
-        """Return whether a read changed values only, as nearly all do, so that no deadline is earlier than before."""
-        return (
-            self._timer is not None
-            and not self._session.has_output
-            and not self._session.lifecycle.is_sweeping
-            and len(events) == 1
-            and type(events[0]) is Applied
-            and self._replica.next_expiry_ns == self._planned_expiry_ns
-        )
-
-    def _write(self, data: bytes) -> None:
-        if self._commit_gate is not None:
-            self._commit_gate.write(data)
-        elif self._connection is not None:
-            self._connection.write(data)
-
-    def _acknowledge(self, data: bytes) -> None:
-        if self._commit_gate is not None:
-            self._commit_gate.acknowledge(data)
-        elif self._connection is not None:
-            self._connection.write(data)
-
-    def _store_changes(self, events: Sequence[Event]) -> None:
-        if self._commit_gate is not None:
-            self._commit_gate.store(events, self._session.stored_session(), now_ns=self._clock.now_ns())
+    def _store_changes(self, gate: CommitGate, events: Sequence[Event]) -> None:
+        gate.store(events, self._session.stored_session(), now_ns=self._clock.now_ns())

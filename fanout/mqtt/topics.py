@@ -157,17 +157,16 @@ class FilterTrie(Generic[T]):
 
     The cost of `match` depends on the number of levels and of matching branches, not on the number of filters. Filters
     must be valid and without `$share/{ShareName}/`. A value is hashable and may belong to many filters.
+
+    Attributes:
+        size: Number of pairs of filter and value.
     """
 
-    __slots__ = ("_root", "_size")
+    __slots__ = ("_root", "size")
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
-        self._size = 0
-
-    def __len__(self) -> int:
-        """Return the number of pairs of filter and value."""
-        return self._size
+        self.size = 0
 
     def add(self, topic_filter: bytes, value: T) -> None:
         """Add `value` at `topic_filter`; does nothing when it is there."""
@@ -179,7 +178,7 @@ class FilterTrie(Generic[T]):
             node = child
         if value not in node.values:
             node.values[value] = None
-            self._size += 1
+            self.size += 1
 
     def remove(self, topic_filter: bytes, value: T) -> None:
         """Remove `value` from `topic_filter`.
@@ -193,7 +192,7 @@ class FilterTrie(Generic[T]):
             path.append((node, level))
             node = node.children[level]
         del node.values[value]
-        self._size -= 1
+        self.size -= 1
         for parent, level in reversed(path):
             if node.values or node.children:
                 break

@@ -57,26 +57,28 @@ class _Refused(NamedTuple):
 
 
 class RefusedTopics:
-    """The topics of one replica whose newest value is kept out."""
+    """The topics of one replica whose newest value is kept out.
+
+    Some that both attributes have may have expired.
+
+    Attributes:
+        topics: Topics remembered by name.
+        beyond: For each selector and limit of topics beyond the bound: the pass in which the last one came, and whether
+            the limit is a reason to skip.
+    """
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._topics: dict[bytes, _Refused] = {}
+        self.topics: dict[bytes, _Refused] = {}
         self._name_bytes = 0
-        self._beyond: dict[tuple[int, str], tuple[int, bool]] = {}
-        """For each selector and limit of topics beyond the bound: the pass in which the last one came, and whether the
-        limit is a reason to skip."""
+        self.beyond: dict[tuple[int, str], tuple[int, bool]] = {}
         self._pass_number = 0
         self._settles = False
         """True if topics that the newest pass did not bring are forgotten once it is complete."""
 
-    def __bool__(self) -> bool:
-        """Tell whether there may be any; some may have expired."""
-        return bool(self._topics or self._beyond)
-
     def __len__(self) -> int:
         """Return the number of topics remembered by name."""
-        return len(self._topics)
+        return len(self.topics)
 
     def limits(self, now_ns: int) -> tuple[str, ...]:
         """Return the keys of the limits of the replica that keep topics out now, sorted.
@@ -84,11 +86,9 @@ class RefusedTopics:
         Args:
             now_ns: Unix time in nanoseconds; topics that have expired by then do not count.
         """
-        if not self:
-            return ()
         self._expire(now_ns)
-        limits = {one.limit for one in self._topics.values() if not one.is_skipped}
-        limits |= {limit for (_, limit), (_, is_skipped) in self._beyond.items() if not is_skipped}
+        limits = {one.limit for one in self.topics.values() if not one.is_skipped}
+        limits |= {limit for (_, limit), (_, is_skipped) in self.beyond.items() if not is_skipped}
         return tuple(sorted(limits))
 
     def skipped(self, now_ns: int) -> dict[str, tuple[int, bool]]:
@@ -100,24 +100,22 @@ class RefusedTopics:
         Returns:
             For each reason the number of topics known by name, and whether there are more.
         """
-        if not self:
-            return {}
         self._expire(now_ns)
-        more = {limit for (_, limit), (_, is_skipped) in self._beyond.items() if is_skipped}
+        more = {limit for (_, limit), (_, is_skipped) in self.beyond.items() if is_skipped}
         counts = dict.fromkeys(more, 0)
-        for one in self._topics.values():
+        for one in self.topics.values():
             if one.is_skipped:
                 counts[one.limit] = counts.get(one.limit, 0) + 1
         return {limit: (max(1, count), limit in more) for limit, count in sorted(counts.items())}
 
     def skip_reason(self, topic: bytes) -> str | None:
         """Return why the newest retained message of a topic is skipped; None when that is not known."""
-        one = self._topics.get(topic)
+        one = self.topics.get(topic)
         return one.limit if one is not None and one.is_skipped else None
 
     def skipped_count(self, index: int) -> int:
         """Return the number of topics of a selector, known by name, whose newest retained message is skipped."""
-        return sum(1 for one in self._topics.values() if one.is_skipped and one.selector == index)
+        return sum(1 for one in self.topics.values() if one.is_skipped and one.selector == index)
 
     def limit_of(self, topic: bytes, *, index: int) -> str | None:
         """Return the key of the limit that keeps a topic out, or the reason to skip it, or may do so; None for none.
@@ -126,14 +124,14 @@ class RefusedTopics:
             topic: The topic.
             index: Position of its selector: beyond the bound of names only the limit is known for each selector.
         """
-        one = self._topics.get(topic)
+        one = self.topics.get(topic)
         if one is not None:
             return one.limit
-        return next((limit for at, limit in self._beyond if at == index), None)
+        return next((limit for at, limit in self.beyond if at == index), None)
 
     def knows(self, update: Update) -> bool:
         """Tell whether exactly this content is kept out of its topic."""
-        one = self._topics.get(update[TOPIC])
+        one = self.topics.get(update[TOPIC])
         return one is not None and one.digest == update[DIGEST]
 
     def add(self, update: Update, *, limit: str, index: int) -> None:
@@ -159,7 +157,7 @@ class RefusedTopics:
 
     def discard(self, topic: bytes) -> None:
         """Note that the newest value of a topic is held, or that it has none."""
-        if self._topics.pop(topic, None) is not None:
+        if self.topics.pop(topic, None) is not None:
             self._name_bytes -= len(topic)
 
     def begin_pass(self, *, goes_on: bool) -> None:
@@ -180,32 +178,32 @@ class RefusedTopics:
         if not self._settles:
             return
         number = self._pass_number
-        for topic in [name for name, one in self._topics.items() if one.selector == index and one.pass_number < number]:
+        for topic in [name for name, one in self.topics.items() if one.selector == index and one.pass_number < number]:
             self.discard(topic)
-        for beyond in [one for one, (last, _) in self._beyond.items() if one[0] == index and last < number]:
-            del self._beyond[beyond]
+        for beyond in [one for one, (last, _) in self.beyond.items() if one[0] == index and last < number]:
+            del self.beyond[beyond]
 
     def clear(self) -> None:
         """Forget all topics."""
-        self._topics.clear()
+        self.topics.clear()
         self._name_bytes = 0
-        self._beyond.clear()
+        self.beyond.clear()
 
     def move(self, places: Mapping[int, int]) -> None:
         """Take other positions of the selectors, by the former ones; topics of selectors without one are forgotten."""
-        for topic in [name for name, one in self._topics.items() if one.selector not in places]:
+        for topic in [name for name, one in self.topics.items() if one.selector not in places]:
             self.discard(topic)
-        self._topics = {name: one._replace(selector=places[one.selector]) for name, one in self._topics.items()}
-        self._beyond = {(places[at], limit): last for (at, limit), last in self._beyond.items() if at in places}
+        self.topics = {name: one._replace(selector=places[one.selector]) for name, one in self.topics.items()}
+        self.beyond = {(places[at], limit): last for (at, limit), last in self.beyond.items() if at in places}
 
     def _add(self, topic: bytes, one: _Refused) -> None:
-        if topic not in self._topics:
-            if len(self._topics) >= REFUSED_TOPICS_MAX or self._name_bytes + len(topic) > _NAME_BYTES_MAX:
-                self._beyond[one.selector, one.limit] = one.pass_number, one.is_skipped
+        if topic not in self.topics:
+            if len(self.topics) >= REFUSED_TOPICS_MAX or self._name_bytes + len(topic) > _NAME_BYTES_MAX:
+                self.beyond[one.selector, one.limit] = one.pass_number, one.is_skipped
                 return
             self._name_bytes += len(topic)
-        self._topics[topic] = one
+        self.topics[topic] = one
 
     def _expire(self, now_ns: int) -> None:
-        for topic in [name for name, one in self._topics.items() if one.expires_ns and one.expires_ns <= now_ns]:
+        for topic in [name for name, one in self.topics.items() if one.expires_ns and one.expires_ns <= now_ns]:
             self.discard(topic)

@@ -69,6 +69,7 @@ class Replica:
             fewer than two selectors.
         payload_bytes: Sum of the lengths of the payloads and properties of all values.
         topic_bytes: Sum of the lengths of all topics; with `payload_bytes` at most `bytes_max`.
+        next_expiry_ns: Earliest possible expiry of a value, Unix time in nanoseconds; None when none expires.
         refused_total: Retained values that a limit kept out, since the replica was created.
         refused_by: The same by the key of the limit.
         refused: Topics that a limit keeps out at the moment.
@@ -124,6 +125,7 @@ class Replica:
         costs nothing until then."""
         self._expiring = 0
         """Number of values that expire."""
+        self.next_expiry_ns: int | None = None
         self.counts_down = False
         self.clock_was_set = False
         self._seen: set[bytes] | None = None
@@ -275,13 +277,14 @@ class Replica:
         self._digest = (self._digest + digest_change) & _DIGEST_MASK
         if several:
             self._digests = [each & _DIGEST_MASK for each in digests]
-        self._tree.add_new(added)
+        if added:
+            self._tree.add_new(added)
         if self._seen is not None and of_pass:
             self._note_pass(updates, kinds, copies=copies)
-        if self.unconfirmed:
+        if self.unconfirmed.count:
             self.unconfirmed.settle(update[0] for update in updates if update[3])
         dispatch = updates
-        if refusals or self.refused:
+        if refusals or self.refused.topics or self.refused.beyond:
             dispatch = self._note_refusals(updates, kinds, refusals, copies=copies)
         elif copies and _UNCHANGED in kinds:
             dispatch = [update for update, kind in zip(updates, kinds, strict=True) if kind != _UNCHANGED]
@@ -357,11 +360,6 @@ class Replica:
         self._change_expiry(held[TOPIC], held[EXPIRES_NS], copy[EXPIRES_NS])
         return value
 
-    @property
-    def next_expiry_ns(self) -> int | None:
-        """Earliest possible expiry of a value, Unix time in nanoseconds; None when none expires."""
-        return self._expiries[0][0] if self._expiring else None
-
     def remove_expired(self, now_ns: int, piece: int = 5000) -> Changes:
         """Remove values whose Message Expiry Interval has passed [MQTT-3.3.2-5].
 
@@ -389,7 +387,9 @@ class Replica:
                 expired.append(topic)
             else:
                 heapq.heappush(heap, (held[EXPIRES_NS], topic))
-        return self._remove(expired, now_ns=now_ns)
+        removed = self._remove(expired, now_ns=now_ns)
+        self.next_expiry_ns = heap[0][0] if self._expiring else None
+        return removed
 
     def begin_pass(self, selector_index: int = 0, *, seen: Iterable[bytes] = (), copies_newer: bool = False) -> None:
         """Begin a pass: note which topics of one selector arrive. A running pass is ended.
@@ -690,6 +690,8 @@ class Replica:
             self._tree.discard(topic)
         if held[EXPIRES_NS]:
             self._expiring -= 1
+            if not self._expiring:
+                self.next_expiry_ns = None
         if len(self.selectors) > 1:
             index = self.selector_of.pop(topic)
             self._counts[index] -= 1
@@ -738,20 +740,22 @@ class Replica:
     def _change_expiry(self, topic: bytes, before_ns: int, expires_ns: int) -> None:
         """Note the expiry of a topic's new value, and of its former one; 0 for never."""
         self._expiring += (expires_ns != 0) - (before_ns != 0)
-        if not expires_ns or 0 < before_ns <= expires_ns:
-            return  # the present entry comes up first, and is put back then
         heap = self._expiries
-        if len(heap) > 2 * self._expiring + _OUTDATED_EXPIRIES_MAX:
-            # Topics that go and return, and shortened expiries, leave entries.
-            values = self.values
-            topics = {topic for _, topic in heap}
-            heap[:] = [
-                (held[EXPIRES_NS], topic)
-                for topic in topics
-                if (held := values.get(topic)) is not None and held[EXPIRES_NS]
-            ]
-            heapq.heapify(heap)
-        heapq.heappush(heap, (expires_ns, topic))
+        if (
+            expires_ns and not 0 < before_ns <= expires_ns
+        ):  # else the present entry comes up first, and is put back then
+            if len(heap) > 2 * self._expiring + _OUTDATED_EXPIRIES_MAX:
+                # Topics that go and return, and shortened expiries, leave entries.
+                values = self.values
+                topics = {topic for _, topic in heap}
+                heap[:] = [
+                    (held[EXPIRES_NS], topic)
+                    for topic in topics
+                    if (held := values.get(topic)) is not None and held[EXPIRES_NS]
+                ]
+                heapq.heapify(heap)
+            heapq.heappush(heap, (expires_ns, topic))
+        self.next_expiry_ns = heap[0][0] if self._expiring else None
 
     def _note_pass(self, updates: list[Update], kinds: bytearray, *, copies: bool) -> None:
         seen, changed = self._seen, self._changed

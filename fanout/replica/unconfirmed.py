@@ -16,18 +16,22 @@ NAMES_MAX = 1_000_000
 
 
 class UnconfirmedTopics:
-    """The unconfirmed topics of one replica."""
+    """The unconfirmed topics of one replica.
+
+    Attributes:
+        count: Number of them.
+    """
 
     def __init__(self) -> None:
         """Begin without any."""
+        self.count = 0
         self._names = TopicTree()
-        self._named = 0
         self._unnamed: dict[int, int] = {}
         """Position of a selector to the number of its topics that are not remembered by name."""
 
     def __len__(self) -> int:
         """Return the number of unconfirmed topics."""
-        return self._named + sum(self._unnamed.values()) if self._unnamed else self._named
+        return self.count
 
     def __contains__(self, topic: bytes) -> bool:
         """Say whether a topic is remembered by name."""
@@ -40,7 +44,7 @@ class UnconfirmedTopics:
 
     def begin_pass(self, selector_index: int) -> None:
         """Forget the number of nameless topics of a selector, because the pass that begins finds them again."""
-        self._unnamed.pop(selector_index, None)
+        self.count -= self._unnamed.pop(selector_index, 0)
 
     def note(self, topics: Iterable[bytes], *, selector_index: int) -> None:
         """Add topics of one selector.
@@ -50,9 +54,9 @@ class UnconfirmedTopics:
             selector_index: Position of their selector.
         """
         fresh = [topic for topic in topics if topic not in self._names]
-        room = max(0, NAMES_MAX - self._named)
+        room = max(0, NAMES_MAX - (self.count - self.unnamed))
         self._names.add_new(fresh[:room])
-        self._named += min(len(fresh), room)
+        self.count += len(fresh)
         if len(fresh) > room:
             self._unnamed[selector_index] = self._unnamed.get(selector_index, 0) + len(fresh) - room
 
@@ -61,17 +65,19 @@ class UnconfirmedTopics:
         for topic in topics:
             if topic in self._names:
                 self._names.discard(topic)
-                self._named -= 1
+                self.count -= 1
 
     def clear(self) -> None:
         """Remove all."""
         self._names = TopicTree()
-        self._named = 0
         self._unnamed.clear()
+        self.count = 0
 
     def move(self, places: Mapping[int, int]) -> None:
         """Take other positions of the selectors, by the former ones; topics of selectors without one are ignored."""
+        self.count -= self.unnamed
         self._unnamed = {places[at]: count for at, count in self._unnamed.items() if at in places}
+        self.count += self.unnamed
 
     def pieces(self, *, after: bytes = b"") -> Iterator[list[bytes]]:
         """Yield the topics that are remembered by name and sort after `after`, in order, in pieces.

@@ -80,7 +80,6 @@ class DiscReplica(Replica):
         self._before: dict[bytes, Update | None] = {}
         """Value in the file of each topic in memory; None for no value."""
         self._nested = 0
-        self._next_expiry: int | None = None
         self._view = _View(self)
         self._pass = 0
         """Number of the running pass."""
@@ -128,7 +127,7 @@ class DiscReplica(Replica):
         self.unconfirmed.clear()
         self._counts = [0] * len(self._counts)
         self._digests = [0] * len(self._digests)
-        self._next_expiry = None
+        self.next_expiry_ns = None
 
     def _forget_refused(self) -> None:
         self.refused_total = 0
@@ -272,14 +271,9 @@ class DiscReplica(Replica):
 
     # --- expiry ---
 
-    @property
-    def next_expiry_ns(self) -> int | None:
-        """Time at which the next value expires, Unix time in nanoseconds; None when none does."""
-        return self._next_expiry
-
     def remove_expired(self, now_ns: int, piece: int = _PIECE) -> Changes:
         """Remove values whose Message Expiry Interval has passed; see `Replica.remove_expired`."""
-        due = self._next_expiry is not None and self._next_expiry <= now_ns
+        due = self.next_expiry_ns is not None and self.next_expiry_ns <= now_ns
         return self._remove(self._table.expired(now_ns, piece) if due else (), now_ns=now_ns)
 
     def _change_expiry(self, topic: bytes, before_ns: int, expires_ns: int) -> None:
@@ -287,7 +281,7 @@ class DiscReplica(Replica):
 
     def _change_expiries(self, gone: list[tuple[int, bytes]], new: list[tuple[int, bytes]]) -> None:
         self._table.change_expiries(gone, new)
-        self._next_expiry = self._table.next_expiry()
+        self.next_expiry_ns = self._table.next_expiry()
 
     # --- passes ---
 

@@ -123,7 +123,7 @@ def test_what_is_too_large_leaves_nothing_behind() -> None:
         sender.subscribe(b"plant/long/long", qos=0, no_local=True, retain_handling=0, now=1.0)
     with pytest.raises(PrimaryRefused, match="UNSUBSCRIBE for plant/long/long has 22"):
         sender.unsubscribe(b"plant/long/long", now=1.0)
-    assert not sender.has_output
+    assert not sender.output
     assert sender.unsubscribe(b"a", now=1.0) == 1
 
 

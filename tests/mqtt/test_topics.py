@@ -180,7 +180,7 @@ def test_trie_finds_what_the_oracle_finds(pairs: list[tuple[bytes, int]], topic:
         trie.add(topic_filter, value)
     expected = [value for topic_filter, value in set(pairs) if oracle(topic_filter, topic)]
     assert sorted(trie.match(topic)) == sorted(expected)
-    assert len(trie) == len(set(pairs))
+    assert trie.size == len(set(pairs))
 
 
 class TrieMachine(RuleBasedStateMachine):
@@ -216,7 +216,7 @@ class TrieMachine(RuleBasedStateMachine):
 
     @invariant()
     def size_is_right(self) -> None:
-        assert len(self.trie) == len(self.pairs)
+        assert self.trie.size == len(self.pairs)
 
 
 TestTrieMachine = TrieMachine.TestCase

@@ -166,11 +166,8 @@ class Converter:
             rows: In the order of arrival.
             now_ns: Unix time in nanoseconds of the read that brought them.
         """
-        if len(self._selectors) == 1 and not self._prefixes[0] and self.split_stamp is None:
-            return self._convert_plain(rows, now_ns)
-        return self._convert_any(rows, now_ns)
-
-    def _convert_plain(self, rows: Sequence[PublishRow], now_ns: int) -> ConvertedRows:
+        if len(self._selectors) > 1 or self._prefixes[0] or self.split_stamp is not None:
+            return self._convert_any(rows, now_ns)
         # One selector, no prefix, no stamps. Measured (2 shared cores, Python 3.11): 0.6 us a row with a known topic,
         # 1.3 us with a new one.
         converted = ConvertedRows()
@@ -185,7 +182,9 @@ class Converter:
         digest = xxh3_64_intdigest
         for row in rows:
             topic, payload, flags, packet_id, properties, expiry_s, _ = row
-            if flags & 6 and not self.acknowledge(converted, flags, packet_id):
+            if flags & 2:
+                converted.to_puback.append(packet_id)
+            elif flags & 4 and not self.acknowledge(converted, flags, packet_id):
                 continue
             held = get(topic)
             if held is not None:

@@ -63,6 +63,7 @@ class IngestPipeline:
         converter: Converter of rows into updates.
         content: Content filter; None when the selectors take everything.
         redelivery: Filter of messages that come again in a resumed session.
+        open_max: Messages at QoS 1 and 2 that may be under way at a time; None for any number.
         primary_stamps: True if the primary is a fanout node that promised stamps, so that trailers are read.
         newest_stamp: Stamp of the newest live update; None when it had none, and before the first.
         cuts: Takes cuts of the replica; None for a link that has none.
@@ -112,7 +113,7 @@ class IngestPipeline:
         )
         # MQTT 3.1.1 has no Receive Maximum.
         self._receive_maximum = config.receive_maximum if config.version == 5 else None
-        self._open_max = self._receive_maximum
+        self.open_max = self._receive_maximum
 
     def _make_content(self, rejected: Sequence[dict[str, int]] | None) -> ContentFilter | None:
         selectors = self._replica.selectors
@@ -157,7 +158,7 @@ class IngestPipeline:
         self._inbound.new_connection()
         self.redelivery.begin_connection(resumed=resumed, counts_up=counts_up)
         # Mosquitto 2.0.11 exceeds it in a resumed session; to refuse that would end every further connection, too.
-        self._open_max = None if resumed else self._receive_maximum
+        self.open_max = None if resumed else self._receive_maximum
         self.converter.await_own_qos({})
         self.primary_stamps = stamped
         self._replica.counts_down |= stamped  # only fanout nodes stamp
@@ -173,7 +174,7 @@ class IngestPipeline:
         Once messages wait, 2.0.11 sends as many as Receive Maximum with each PUBACK, whatever else is unacknowledged.
         A refusal would end the connection in each burst.
         """
-        self._open_max = None
+        self.open_max = None
 
     def acknowledge(self, rows: Sequence[PublishRow], *, now_ns: int, epoch: int) -> Applied:
         """Acknowledge rows that were taken before, without applying them."""
@@ -202,6 +203,7 @@ class IngestPipeline:
                 have been queued before the request, and come after them as messages. None applies them at once.
         """
         converted = self.converter.convert(rows, now_ns=now_ns)
+        acknowledgement = b""
         if phase is None:
             applied: list[Applied | MarkerPassed] = []
             for each, part in self._replica.split_pass(converted.updates):  # applied before the next one is told apart
@@ -212,7 +214,9 @@ class IngestPipeline:
                     some = self._hold_back(part, held_back)
                 applied.append(Applied(self._apply(some, phase=each), b"", epoch))
             return applied, converted.others
-        self.redelivery.note(rows, converted, now_ns=now_ns)
+        if converted.to_puback or converted.to_pubrec:
+            self.redelivery.note(rows, converted, now_ns=now_ns)
+            acknowledgement = encode_acknowledgement(converted)
         updates = converted.updates
         if queued:
             updates = [update for update in updates if not self._replica.overtakes(update)]
@@ -226,8 +230,9 @@ class IngestPipeline:
             before, updates = self._take_cuts(converted, phase=phase, now_ns=now_ns, epoch=epoch)
         if held_back is not None and phase is not Phase.LIVE:
             updates = self._hold_back(updates, held_back)
-        changes = self._apply(updates, phase=phase, of_pass=not queued)
-        acknowledgement = encode_acknowledgement(converted)
+        if self.content is not None or self._stamps_itself:
+            updates = self._complete(updates, phase=phase)
+        changes = self._replica.apply(updates, phase=phase, of_pass=not queued)
         if changes.updates or acknowledgement:
             return [*before, Applied(changes, acknowledgement, epoch)], converted.others
         return before, converted.others
@@ -287,12 +292,12 @@ class IngestPipeline:
 
     def exceeds(self, rows: Sequence[PublishRow]) -> int:
         """Return how many messages are under way with these rows if they exceed Receive Maximum; else 0."""
-        if self._open_max is None or len(rows) + self._inbound.open_count <= self._open_max:
+        if self.open_max is None or len(rows) + self._inbound.open_count <= self.open_max:
             return 0
         at_qos_1 = sum(1 for row in rows if row[FLAGS] & QOS == QOS_1)
         at_qos_2 = self._inbound.unreleased.union(row[PACKET_ID] for row in rows if row[FLAGS] & QOS == QOS_2)
         open_count = at_qos_1 + len(at_qos_2)
-        return open_count if open_count > self._open_max else 0
+        return open_count if open_count > self.open_max else 0
 
     def release(self, packet_id: int) -> bool:
         """Note PUBREL, and return whether its Packet Identifier is known."""
@@ -351,14 +356,17 @@ class IngestPipeline:
         """Return the primary's stamp on a row outside the selectors; None when it has none."""
         return split_trailer(row[PROPERTIES], row[USER_AT])[1] if self.primary_stamps else None
 
-    def _apply(self, updates: list[Update], *, phase: Phase, of_pass: bool = True) -> Changes:
-        """Apply updates that the content filter admits, stamped if the primary does not stamp."""
+    def _apply(self, updates: list[Update], *, phase: Phase) -> Changes:
+        return self._replica.apply(self._complete(updates, phase=phase), phase=phase)
+
+    def _complete(self, updates: list[Update], *, phase: Phase) -> list[Update]:
+        """Return the updates that the content filter admits, stamped if the primary does not stamp."""
         if self.content is not None:
             updates = self.content.admit(updates, phase=phase)
         if self._stamps_itself:
             assert self._stamps is not None
             updates = self._stamps.complete(updates, live=phase is Phase.LIVE)
-        return self._replica.apply(updates, phase=phase, of_pass=of_pass)
+        return updates
 
 
 def encode_acknowledgement(converted: ConvertedRows) -> bytes:

@@ -113,10 +113,12 @@ class RedeliveryFilter:
         self._continues = not self._took_unknown
 
     def note(self, rows: Sequence[PublishRow], converted: ConvertedRows, *, now_ns: int) -> None:
-        """Note rows that are taken, the result of their conversion, and the Unix time in nanoseconds."""
-        if not (converted.to_puback or converted.to_pubrec):
-            return
-        last = next(row[PACKET_ID] for row in reversed(rows) if row[FLAGS] & QOS)
+        """Note rows that are taken, some at QoS 1 or 2, their conversion, and the Unix time in nanoseconds."""
+        last = 0
+        for row in reversed(rows):
+            if row[FLAGS] & QOS:
+                last = row[PACKET_ID]
+                break
         count = len(converted.to_puback) + len(converted.to_pubrec)
         step = (last - self._last_packet_id) % _PACKET_ID_MAX
         self._last_position += step

@@ -34,11 +34,12 @@ class KeepAlive:
         self._connack_by: float | None = None
         """Deadline of CONNACK; None once it came."""
         self._keep_alive_s = 0
-        self._last_received = 0.0
+        self.received_s = 0.0
+        """When the primary sent something last; the driver of packets sets it at each read."""
 
     def begin(self, *, now: float, timeout_s: float) -> None:
         """Note that CONNECT was sent; CONNACK may take `timeout_s`."""
-        self._last_received = now
+        self.received_s = now
         self._connack_by = now + timeout_s
 
     def accept(self, keep_alive_s: int) -> None:
@@ -46,13 +47,9 @@ class KeepAlive:
         self._connack_by = None
         self._keep_alive_s = keep_alive_s
 
-    def receive(self, now: float) -> None:
-        """Note that the primary sent something."""
-        self._last_received = max(self._last_received, now)
-
     def postpone(self, pause_s: float) -> None:
         """Move all deadlines by a pause in which nothing was read."""
-        self._last_received += pause_s
+        self.received_s += pause_s
         if self._connack_by is not None:
             self._connack_by += pause_s
         self._sender.postpone(pause_s)
@@ -70,7 +67,7 @@ class KeepAlive:
         since = self._sender.last_sent_s
         if not staged:
             asked = self._sender.ping_sent_s
-            since = min(since, self._last_received) if asked is None else asked
+            since = min(since, self.received_s) if asked is None else asked
         return since + PING_SHARE * self._keep_alive_s
 
     def tick(self, now: float, *, staged: bool) -> None:

@@ -122,7 +122,8 @@ class PacketSender:
         self.last_sent_s = 0.0
         self._config = config
         self._node_id = node_id
-        self._output: list[bytes] = []
+        self.output: list[bytes] = []
+        """Packets that `take` returns."""
         self._packet_ids = PacketIds()
         self._requests: dict[int, int] = {}
         """Packet Identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer, with their number of filters."""
@@ -139,7 +140,7 @@ class PacketSender:
 
     def begin_connection(self) -> None:
         """Forget the state of the former Network Connection."""
-        self._output.clear()
+        self.output.clear()
         self._to_resend = deque(each for each in self._unanswered_forwards() if each not in self.held)
         self._is_trying = False
         self.ping_sent_s = None
@@ -173,15 +174,10 @@ class PacketSender:
         for packet_id in sorted(unfinished):
             self._outbound.restore_release(packet_id, OutgoingMessage(b"", b"", qos=2))
 
-    @property
-    def has_output(self) -> bool:
-        """True if `take` has something."""
-        return bool(self._output)
-
     def take(self) -> bytes:
         """Remove and return all output, in one piece."""
-        data = b"".join(self._output)
-        self._output.clear()
+        data = b"".join(self.output)
+        self.output.clear()
         return data
 
     def connect(self, *, clean_start: bool, password: bytes | None, now: float) -> None:
@@ -540,7 +536,7 @@ class PacketSender:
         return most is None or len(packet) <= most
 
     def _send(self, packet: bytes, now: float) -> None:
-        self._output.append(packet)
+        self.output.append(packet)
         self.last_sent_s = now
 
 

@@ -76,7 +76,7 @@ _SESSION_GONE = "the primary has no session for this link any more"
 class SessionLifecycle:
     """Lifecycle of one link's session, over all its Network Connections.
 
-    `at` sets the time for the calls that follow; `take_events` returns the events since its last call.
+    `at` sets the time for the calls that follow.
 
     Attributes:
         state: State of the link.
@@ -95,6 +95,7 @@ class SessionLifecycle:
         absent: Topics that the newest pass did not bring.
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
+        events: Events since the last call of `take_events`.
         expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
     """
 
@@ -154,7 +155,7 @@ class SessionLifecycle:
         self._joins_begun = 0
         """Number of passes over selectors that join."""
         self._snapshot_topics = 0
-        self._events: list[Event] = []
+        self.events: list[Event] = []
 
     def at(self, now_ns: int, now: float) -> None:
         """Set the time for the calls that follow."""
@@ -163,11 +164,11 @@ class SessionLifecycle:
 
     def emit(self, *events: Event) -> None:
         """Add events."""
-        self._events += events
+        self.events += events
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call, in order."""
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
     def restore(
@@ -684,6 +685,8 @@ class SessionLifecycle:
             elif before is LinkState.LIVE:
                 self.stale_policy.leave_live(current_s=self._control.current_s(self.now))
             self.emit(StateEntered(self.state, detail))
+            if self.state is LinkState.LIVE:
+                self._forwarding.send(self.now)  # what waited because the primary closed the connection at a message
 
     def _begin_epoch(self) -> None:
         self.epoch = max(self.now_ns // 1000, self.epoch + 1)

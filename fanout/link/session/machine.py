@@ -47,6 +47,7 @@ class LinkSession:
 
     Attributes:
         lifecycle: State, epoch and evidence of the session.
+        output: Packets that `take_output` returns.
         packet_router: Router of packets.
         counters: Counters of the link.
         control: The control channel, for the lag.
@@ -84,6 +85,7 @@ class LinkSession:
         self._config = config
         self._replica = replica
         self._sender = context.sender
+        self.output = self._sender.output
         self.control = context.control
         self.count = context.count
         self.peer = context.peer
@@ -187,28 +189,30 @@ class LinkSession:
     def receive(self, data: bytes, *, now_ns: int, now: float) -> list[Event]:
         """Take bytes from the primary."""
         lifecycle, decoder = self.lifecycle, self._decoder
-        lifecycle.at(now_ns, now)
+        lifecycle.now_ns, lifecycle.now = now_ns, now
         if decoder is None or not lifecycle.connected:
             return []
-        self._keep_alive.receive(now)
+        self._keep_alive.received_s = now
         if lifecycle.stage is not None:
             lifecycle.stage.receive_bytes(now)
         try:
             for item in decoder.feed(data):
                 self.packet_router.take(item)
+                if lifecycle.stage is not None:
+                    lifecycle.advance()
                 if not self.lifecycle.connected:
                     break
             else:
-                if decoder.is_passing and lifecycle.stage is not None:
+                if lifecycle.stage is not None and decoder.is_passing:
                     lifecycle.stage.receive_part(now)
                 if decoder.fault is not None:
                     raise decoder.fault
-            self._try_forwards()
         except SnapshotUnproved as error:
             lifecycle.end_unproved(error)
         except FanoutError as error:
             lifecycle.fail(error)
-        return lifecycle.take_events()
+        events, lifecycle.events = lifecycle.events, []
+        return events
 
     def tick(self, *, now_ns: int, now: float) -> list[Event]:
         """Do the work that is due; to be called at `deadline`."""
@@ -227,7 +231,6 @@ class LinkSession:
                     self._tick_connected(now)
                 else:
                     self._tick_held(now)
-                self._try_forwards()
             except SnapshotUnproved as error:
                 lifecycle.end_unproved(error)
             except FanoutError as error:
@@ -489,21 +492,11 @@ class LinkSession:
             self.lifecycle.stage.give_up(now)
         self._sender.disconnect(ReasonCode.SUCCESS, end_session=False, now=now)
 
-    @property
-    def has_output(self) -> bool:
-        """True if `take_output` has something."""
-        return self._sender.has_output
-
     def take_output(self) -> bytes:
         """Return the bytes to write; they are not returned again."""
         return self._sender.take()
 
     # --- time ---
-
-    def _try_forwards(self) -> None:
-        """Send what waited for the link to be live again after the primary closed the connection at a message."""
-        if self._forwarding.is_waiting and self.lifecycle.state is LinkState.LIVE:
-            self._forwarding.send(self.lifecycle.now)
 
     def _postpone(self, pause_s: float) -> None:
         """Move all deadlines of answers by a pause, and by the time to read what came meanwhile."""

@@ -6,7 +6,7 @@ follows from a packet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -39,7 +39,7 @@ from fanout.link.session.twin import FOREIGN_HEARTBEAT, UNMARKED
 from fanout.link.snapshot.capability_check import SERVER_SENTINEL
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.retained_pass import RetainedPass
-from fanout.link.snapshot.sys_count import CountState
+from fanout.link.snapshot.sys_count import ORDERED_TOPICS, CountState
 from fanout.mqtt.breaches import Deviation, SkipReason
 from fanout.mqtt.decoder import AckRun, Item, PublishRow, PublishRun
 from fanout.mqtt.packets import Connack, Disconnect, PacketType, Pingresp, Suback, Unsuback
@@ -113,7 +113,7 @@ class PacketRouter:
         self._cuts = cuts
 
     def take(self, item: Item) -> None:
-        """Route one decoded item; to be called in the order of arrival.
+        """Route one decoded item; to be called in the order of arrival, and `SessionLifecycle.advance` afterwards.
 
         Raises:
             FanoutError: The Network Connection must end.
@@ -121,7 +121,7 @@ class PacketRouter:
         if self._lifecycle.state is LinkState.CONNECTING:
             self._take_first(item)
         elif isinstance(item, PublishRun):
-            self._on_publish(item.rows)
+            self._take_rows(item.rows)
         elif isinstance(item, AckRun):
             self._on_acks(item)
         elif isinstance(item, Suback):
@@ -138,7 +138,6 @@ class PacketRouter:
             self._on_disconnect(item)
         else:  # a second CONNACK too [MQTT-3.2.0-2]
             self._tolerate(Deviation.PACKET, f"{type(item).__name__} was not asked for")
-        self._lifecycle.advance()
 
     def _take_first(self, item: Item) -> None:
         """Take what the primary sends until the link is connected."""
@@ -206,82 +205,101 @@ class PacketRouter:
         elif fate is SkippedFate.OUTSIDE:
             self._counters.outside_total += 1
 
-    def _on_publish(self, rows: list[PublishRow]) -> None:
-        lifecycle = self._lifecycle
+    def _take_rows(self, rows: list[PublishRow]) -> None:
+        lifecycle, pipeline, stage = self._lifecycle, self._pipeline, self._lifecycle.stage
         self._counters.received_total += len(rows)
-        if lifecycle.stage is not None:
-            lifecycle.stage.receive_messages(len(rows))
+        parts: Iterable[tuple[Sequence[PublishRow], Phase | None, bool]] = ((rows, Phase.LIVE, False),)
+        if (
+            stage is not None
+            or lifecycle.state is not LinkState.LIVE
+            or lifecycle.audits.current is not None
+            or lifecycle.audits.copies_late
+            or pipeline.primary_stamps
+            or self._peer.ordered_topics
+            or self._count.state is not CountState.OFF
+        ):  # seldom: else all rows are alike
+            parts = self._split(rows)
+        for part, phase, queued in parts:
+            if pipeline.open_max is not None and (count := pipeline.exceeds(part)) > 0:
+                self._tolerate(Deviation.RECEIVE_MAXIMUM, f"{count} messages at a time")  # [MQTT-3.3.4-9]
+            applied, others = pipeline.take(
+                part,
+                phase=phase,
+                now_ns=lifecycle.now_ns,
+                epoch=lifecycle.epoch,
+                queued=queued,
+                held_back=None if lifecycle.stage is None else lifecycle.stage.held_back,
+            )
+            lifecycle.events += applied
+            for row in others:
+                self._on_other(row)
+
+    def _split(self, rows: list[PublishRow]) -> Iterator[tuple[Sequence[PublishRow], Phase | None, bool]]:
+        """Split rows, in order, into parts that are alike; each must be taken before the next one is asked for.
+
+        Yields:
+            Rows; why they came (`split_phases`); True if the primary queued them before the request for the set under
+            way.
+        """
+        lifecycle, pipeline, stage = self._lifecycle, self._pipeline, self._lifecycle.stage
+        if stage is not None:
+            stage.receive_messages(len(rows))
         if lifecycle.state is LinkState.TEARING_DOWN:
             # A new session has no subscriptions to the selectors yet: other messages are not for this link.
             ours = [row for row in rows if row[TOPIC] == READINESS_TOPIC]
             self._counters.outside_total += len(rows) - len(ours)
             rows = ours
-        ordered_topics = self._peer.ordered_topics | self._count.ordered_topics
+        for part in self._split_ordered(rows):
+            for known, some in self._split_known(part):
+                if known:
+                    lifecycle.emit(pipeline.acknowledge(some, now_ns=lifecycle.now_ns, epoch=lifecycle.epoch))
+                    continue
+                # Measured (2 shared cores): 17 ns a row, 42 with stamps.
+                if not pipeline.primary_stamps or not has_copies(some):
+                    yield from self._split_new(some, copies=False)
+                    continue
+                for copies, new in groupby(some, is_copy):  # those that a fanout node marks as copies
+                    yield from self._split_new(list(new), copies=copies)
+
+    def _split_ordered(self, rows: list[PublishRow]) -> Iterator[list[PublishRow]]:
+        """Split rows so that a message about the data is handled at its place among it."""
+        ordered_topics = self._peer.ordered_topics
+        if self._count.state is not CountState.OFF:
+            ordered_topics |= ORDERED_TOPICS
         # Rarely true. Measured (2 shared cores): 25 ns a row; 200 to 350 with a loop.
         if ordered_topics and not ordered_topics.isdisjoint(map(_TOPIC, rows)):
-            # A message about the data must be handled at its place among it.
-            for _, part in groupby(rows, lambda row: row[TOPIC] in ordered_topics):
-                self._take_rows(list(part))
+            yield from (list(part) for _, part in groupby(rows, lambda row: row[TOPIC] in ordered_topics))
         else:
-            self._take_rows(rows)
+            yield rows
 
-    def _take_rows(self, rows: list[PublishRow]) -> None:
-        lifecycle = self._lifecycle
-        if lifecycle.state in (LinkState.LIVE, LinkState.STALLED):
-            self._take_copies_apart(rows)
-            return
-        for known, part in self._pipeline.redelivery.split_known(rows):
-            if known:
-                lifecycle.emit(self._pipeline.acknowledge(part, now_ns=lifecycle.now_ns, epoch=lifecycle.epoch))
-            else:
-                self._take_copies_apart(part)
+    def _split_known(self, rows: list[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
+        """Split rows by whether they came on a former connection; a live link has had all of these."""
+        if self._lifecycle.state in (LinkState.LIVE, LinkState.STALLED):
+            return ((False, rows),)
+        return self._pipeline.redelivery.split_known(rows)
 
-    def _take_copies_apart(self, rows: Sequence[PublishRow]) -> None:
-        """Take rows; those that a fanout node marks as copies are taken apart from the others."""
-        # Measured (2 shared cores): 17 ns a row, 42 with stamps.
-        if not self._pipeline.primary_stamps or not has_copies(rows):
-            self._take_new_rows(rows)
-            return
-        for copies, part in groupby(rows, is_copy):
-            self._take_new_rows(list(part), copies=copies)
-
-    def _take_new_rows(self, rows: Sequence[PublishRow], *, copies: bool = False) -> None:
-        lifecycle = self._lifecycle
-        if lifecycle.stage is not None:
-            lifecycle.stage.receive_rows(rows)
+    def _split_new(
+        self, rows: Sequence[PublishRow], *, copies: bool
+    ) -> Iterator[tuple[Sequence[PublishRow], Phase | None, bool]]:
+        lifecycle, stage = self._lifecycle, self._lifecycle.stage
+        if stage is not None:
+            stage.receive_rows(rows)
         parts = split_phases(
             rows,
             state=lifecycle.state,
-            stage=lifecycle.stage,
+            stage=stage,
             auditing=lifecycle.auditing,
             copies_late=lifecycle.audits.copies_late,
             continues=self._pipeline.redelivery.continues,
         )
         for phase, part in parts:
-            for queued, some in self._split_queued(part):
-                if (count := self._pipeline.exceeds(some)) > 0:
-                    self._tolerate(Deviation.RECEIVE_MAXIMUM, f"{count} messages at a time")  # [MQTT-3.3.4-9]
-                applied, others = self._pipeline.take(
-                    some,
-                    phase=Phase.AUDIT if copies and phase is not Phase.SNAPSHOT else phase,
-                    now_ns=lifecycle.now_ns,
-                    epoch=lifecycle.epoch,
-                    queued=queued,
-                    held_back=None if lifecycle.stage is None else lifecycle.stage.held_back,
-                )
-                lifecycle.emit(*applied)
-                for row in others:
-                    self._on_other(row)
-
-    def _split_queued(self, rows: Sequence[PublishRow]) -> Iterable[tuple[bool, Sequence[PublishRow]]]:
-        """Split rows by whether the primary queued them before it handled the request for the set under way.
-
-        From that request on the subscription has QoS 0, and Mosquitto does not queue messages at QoS 0.
-        """
-        stage = self._lifecycle.stage
-        if not (self._peer.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0):
-            return ((False, rows),)
-        return ((queued, list(part)) for queued, part in groupby(rows, lambda row: row[FLAGS] & QOS > 0))
+            phase = Phase.AUDIT if copies and phase is not Phase.SNAPSHOT else phase
+            if self._peer.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0:
+                # From its request on the subscription has QoS 0, and Mosquitto does not queue messages at QoS 0.
+                for queued, some in groupby(part, lambda row: row[FLAGS] & QOS > 0):
+                    yield list(some), phase, queued
+            else:
+                yield part, phase, False
 
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: an own message, the sentinel, or an unknown one."""

@@ -22,15 +22,15 @@ from collections.abc import Sequence
 from fanout.link.protocol.sender import PacketSender
 from fanout.selection import Selector
 
-__all__ = ["SYSTEM_TOPICS", "UPTIME", "CountState", "SysCount", "is_comparable"]
+__all__ = ["ORDERED_TOPICS", "SYSTEM_TOPICS", "UPTIME", "CountState", "SysCount", "is_comparable"]
 
 _SYSTEM_PREFIX = b"$SYS/"
 SYSTEM_TOPICS = b"$SYS/#"
 """Topic Filter of the primary's own topics, which must all be counted."""
 UPTIME = b"$SYS/broker/uptime"
 """Topic that Mosquitto publishes each time in front of its count of retained messages."""
-_ORDERED_TOPICS = frozenset({UPTIME})
-_NONE: frozenset[bytes] = frozenset()
+ORDERED_TOPICS = frozenset({UPTIME})
+"""Topics whose messages must be handled at their place among the data during a comparison."""
 _FIGURE = b"$SYS/broker/retained messages/count"
 _COMPARISONS_MAX = 6
 """Number of figures that differ, or are too low, after which the comparison ends.
@@ -136,11 +136,6 @@ class SysCount:
     def is_idle(self) -> bool:
         """True if no comparison is under way, or the primary has sent nothing for it, as without the rights."""
         return self.state is CountState.OFF or not self._system_names
-
-    @property
-    def ordered_topics(self) -> frozenset[bytes]:
-        """Topics whose messages must be handled at their place among the data."""
-        return _NONE if self.state is CountState.OFF else _ORDERED_TOPICS
 
     def begin(self, now: float) -> None:
         """Begin a comparison if no PINGREQ is under way; `now` is monotonic seconds."""

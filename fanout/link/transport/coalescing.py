@@ -21,12 +21,12 @@ COALESCED_BYTES: Final = 16 * 1024
 
 
 def coalescing_s(*, cost_s: float, read_bytes: int) -> float:
-    """Return how long to coalesce reads after one was handled, in seconds; 0 for not at all.
+    """Return how long to coalesce reads after a costly one was handled, in seconds; 0 for not at all.
 
     Args:
-        cost_s: Seconds that it took to handle the read, to the last write.
+        cost_s: Seconds that it took to handle the read, to the last write; at least `FREE_S`.
         read_bytes: Size of the read.
     """
-    if cost_s < FREE_S or read_bytes >= COALESCED_BYTES:
+    if read_bytes >= COALESCED_BYTES:
         return 0.0
     return min(SHARE * cost_s, COALESCING_S_MAX)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from fanout.config import Address
 from fanout.errors import PrimaryUnreachable, WebSocketRefused
-from fanout.link.transport.coalescing import COALESCED_BYTES, coalescing_s
+from fanout.link.transport.coalescing import COALESCED_BYTES, FREE_S, coalescing_s
 from fanout.link.transport.tls import LinkTls, peer_expires_s
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["READ_AHEAD_FACTOR", "LinkConnection", "connect", "is_close"]
 
-_READ_BYTES = 256 * 1024
+_FULL_READ_BYTES = 192 * 1024
+"""A larger read has filled the buffer of the event loop, or nearly: 250 KiB with uvloop, 256 KiB without."""
 _SLICE_BYTES = 64 * 1024
 """About 600 updates of 64 bytes, which take about a millisecond."""
 READ_AHEAD_FACTOR = 64
 """Number of receive buffers that may be read ahead; beyond it reading pauses."""
 _TURN_S = 0.002
-"""A read that took longer, and filled the buffer, ends the turn of its connection: uvloop would read up to 32 times
+"""A full read that took longer ends the turn of its connection: uvloop would read up to 32 times
 before it turns to other sockets."""
 _CLOSE_TIMEOUT_S = 1.0
 _SMALL_READ_BYTES = 4096
@@ -48,7 +49,7 @@ _OTHER_PROTOCOLS = ((b"\x15\x03", "TLS"), (b"HTTP/", "HTTP"))
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 
-class LinkConnection(asyncio.BufferedProtocol):
+class LinkConnection(asyncio.Protocol):
     """One connection to a primary: the stream of packets, with or without TLS and WebSocket below it.
 
     Attributes:
@@ -85,7 +86,6 @@ class LinkConnection(asyncio.BufferedProtocol):
         self._on_mqtt = on_data
         self._on_closed = on_closed
         self._read_ahead_bytes_max = read_ahead_bytes_max
-        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._decoding = False
@@ -112,15 +112,7 @@ class LinkConnection(asyncio.BufferedProtocol):
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its class
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next read."""
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take a read."""
-        self.receive(bytes(self._buffer[:nbytes]))
-
-    def receive(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Deliver or queue a read."""
         nbytes = len(data)
         if not (self.read_ahead or self._pending or self._held or self._coalescing):
@@ -136,6 +128,9 @@ class LinkConnection(asyncio.BufferedProtocol):
             # The next write resets this option, so it is set at each read; after the delivery, so as not to delay it.
             # The socket is still open: the transport closes it no sooner than in the next turn.
             self.socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
+    receive = data_received
+    """The same for the packets in WebSocket frames."""
 
     def eof_received(self) -> bool:
         """Close the connection: a primary that closed its side reads nothing more."""
@@ -218,9 +213,9 @@ class LinkConnection(asyncio.BufferedProtocol):
         started = self._monotonic()
         self._on_data(data)
         cost_s = self._monotonic() - started
-        if cost_s > _TURN_S and len(data) == _READ_BYTES:
+        if cost_s > _TURN_S and len(data) >= _FULL_READ_BYTES:
             self._rest()
-        if self.read_ahead or self._answered:
+        if cost_s < FREE_S or self.read_ahead or self._answered:
             return
         delay_s = coalescing_s(cost_s=cost_s, read_bytes=len(data))
         if delay_s:

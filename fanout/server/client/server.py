@@ -294,7 +294,8 @@ class Server:
         Returns:
             The number of messages sent to sessions or queued for them, counted for each session.
         """
-        self.pauses.check()
+        if self.pauses.until_s is not None:
+            self.pauses.check()
         if self.recent is not None:
             self.recent.note_dispatched(updates)
         session = self.registry.get(origin) if origin is not None else None

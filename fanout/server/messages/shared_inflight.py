@@ -24,18 +24,19 @@ from fanout.mqtt.delivery import Outbound, SendState
 from fanout.mqtt.packets import PacketType, encode_acks
 from fanout.server.messages.encoding import TWO_BYTES, Message, message_bytes
 
-__all__ = ["Follower", "SharedInflight", "packet_ids"]
+__all__ = ["CYCLE", "PACKET_IDS", "Follower", "SharedInflight"]
 
-_CYCLE: Final = 0xFFFF
+CYCLE: Final = 0xFFFF
 _NO_LIMIT: Final = 1 << 62
 _TRIM_ENTRIES_MIN: Final = 64
 _RUNS_MAX: Final = 64
 """Runs of one type in a read that are looked at."""
 
 # Two cycles, so that a run that passes the last identifier is one slice.
-_CYCLE_NUMBERS: Final = array("H", range(1, _CYCLE + 1))
+_CYCLE_NUMBERS: Final = array("H", range(1, CYCLE + 1))
 _NUMBERS: Final = _CYCLE_NUMBERS.tolist() * 2
-_ENCODED: Final = TWO_BYTES[1:] * 2
+PACKET_IDS: Final = TWO_BYTES[1:] * 2
+"""Encoded Packet Identifiers of positions, from position 0 modulo `CYCLE` on."""
 _PUBACKS: Final = encode_acks(PacketType.PUBACK, _CYCLE_NUMBERS) * 2
 _PUBRECS: Final = encode_acks(PacketType.PUBREC, _CYCLE_NUMBERS) * 2
 _PUBRELS: Final = encode_acks(PacketType.PUBREL, _CYCLE_NUMBERS) * 2
@@ -43,12 +44,6 @@ _PUBCOMPS: Final = encode_acks(PacketType.PUBCOMP, _CYCLE_NUMBERS) * 2
 _ACK_BYTES: Final = 4
 
 _start = itemgetter(0)
-
-
-def packet_ids(position: int, count: int) -> tuple[bytes, ...]:
-    """Return the encoded Packet Identifiers of `count` positions from `position`; at most 65,535."""
-    start = position % _CYCLE
-    return _ENCODED[start : start + count]
 
 
 class SharedInflight:
@@ -181,7 +176,7 @@ class Follower:
         state = SendState.AWAIT_PUBACK if log.qos == 1 else SendState.AWAIT_PUBREC
         for position, message in log.messages_from(self.completed):
             released = position < self.received
-            yield position % _CYCLE + 1, message, SendState.AWAIT_PUBCOMP if released else state
+            yield position % CYCLE + 1, message, SendState.AWAIT_PUBCOMP if released else state
 
     def join(self, log: SharedInflight, count: int) -> bool:
         """Follow `log`, if `count` more messages fit the window and their identifiers are not in use.
@@ -195,7 +190,7 @@ class Follower:
         end = log.end
         own_until = _NO_LIMIT
         for packet_id in outbound.packet_ids():
-            own_until = min(own_until, end + (packet_id - 1 - end) % _CYCLE)
+            own_until = min(own_until, end + (packet_id - 1 - end) % CYCLE)
         limit = min(end + outbound.window - len(outbound), own_until)
         if limit < end + count or outbound.bytes >= outbound.bytes_max:
             return False
@@ -273,17 +268,17 @@ class Follower:
         whole = data if size == len(data) else data[:size]
         first = data[0]
         if first == _PUBACKS[0] and log.qos == 1:
-            start = self.completed % _CYCLE * _ACK_BYTES
+            start = self.completed % CYCLE * _ACK_BYTES
             if count <= log.end - self.completed and _PUBACKS.startswith(whole, start):
                 self._complete(count)
                 return size, b""
         elif first == _PUBRECS[0] and log.qos == 2:
-            start = self.received % _CYCLE * _ACK_BYTES
+            start = self.received % CYCLE * _ACK_BYTES
             if count <= log.end - self.received and _PUBRECS.startswith(whole, start):
                 self.received += count
                 return size, _PUBRELS[start : start + size]
         elif first == _PUBCOMPS[0] and log.qos == 2:
-            start = self.completed % _CYCLE * _ACK_BYTES
+            start = self.completed % CYCLE * _ACK_BYTES
             if count <= self.received - self.completed and _PUBCOMPS.startswith(whole, start):
                 self._complete(count)
                 return size, b""
@@ -308,7 +303,7 @@ class Follower:
             start, stop = self.completed, self.received
         else:
             return None
-        first = start % _CYCLE
+        first = start % CYCLE
         if count > stop - start or ids != _NUMBERS[first : first + count]:
             return None
         if run.type is PacketType.PUBREC:
@@ -329,4 +324,4 @@ class Follower:
 
 
 def _last_packet_id(log: SharedInflight) -> int:
-    return (log.end - 1) % _CYCLE + 1 if log.end else 0
+    return (log.end - 1) % CYCLE + 1 if log.end else 0

@@ -63,11 +63,13 @@ class AudienceIndex:
             topics_max: Limit of topics in the route cache.
             in_flight_bytes_max: Approximate limit of bytes that a member may have in flight.
         """
-        self._trie: FilterTrie[TrieEntry | ShareGroup] = FilterTrie()
+        self.trie: FilterTrie[TrieEntry | ShareGroup] = FilterTrie()
+        """Topic Filters of all audiences and share groups."""
         self._audiences: dict[tuple[WireVariant, int, bool], list[Audience]] = {}
         self._topics_max = topics_max
         self._in_flight_bytes_max = in_flight_bytes_max
-        self._cache: dict[bytes, Routes] = {}
+        self.cached: dict[bytes, Routes] = {}
+        """The route cache, which the hot loop reads before it calls `routes`."""
         self._routes_of: dict[tuple[TrieEntry | ShareGroup, ...], Routes] = {}
         self._encodings: dict[Encoding, Encoding] = {}
         self.count = 0
@@ -145,40 +147,31 @@ class AudienceIndex:
 
     def add_group(self, group: ShareGroup) -> None:
         """Add a share group to the trie at its Topic Filter (without `$share/{ShareName}/`)."""
-        self._trie.add(group.key[1], group)
+        self.trie.add(group.key[1], group)
         self._drop_routes()
 
     def remove_group(self, group: ShareGroup) -> None:
         """Remove a share group from the trie."""
-        self._trie.remove(group.key[1], group)
+        self.trie.remove(group.key[1], group)
         self._drop_routes()
 
     def has(self, topic_filter: bytes) -> bool:
         """Return whether a session has a subscription, not shared, to exactly this Topic Filter."""
-        return any(isinstance(entry, TrieEntry) for entry in self._trie.at(topic_filter))
+        return any(isinstance(entry, TrieEntry) for entry in self.trie.at(topic_filter))
 
     def routes(self, topic: bytes) -> Routes:
         """Return the routes of a topic, from the cache if they are there."""
-        routes = self._cache.get(topic)
+        routes = self.cached.get(topic)
         if routes is None:
-            entries = tuple(self._trie.match(topic))
+            entries = tuple(self.trie.match(topic))
             # Most topics match the same set of subscriptions, so they share one object.
             routes = self._routes_of.get(entries)
             if routes is None:
                 routes = self._routes_of[entries] = self._make_routes(entries) if entries else NO_ROUTES
-            if len(self._cache) >= self._topics_max:
+            if len(self.cached) >= self._topics_max:
                 self._drop_routes()
-            self._cache[topic] = routes
+            self.cached[topic] = routes
         return routes
-
-    def __len__(self) -> int:
-        """Return the number of entries in the trie: one for each Topic Filter of each audience, and for each group."""
-        return len(self._trie)
-
-    @property
-    def cached(self) -> dict[bytes, Routes]:
-        """The route cache, which the hot loop reads before it calls `routes`."""
-        return self._cache
 
     def _assign_audience(
         self,
@@ -228,12 +221,12 @@ class AudienceIndex:
         for topic_filter in changed:
             options = subscriptions.get(topic_filter)
             if options is None:
-                self._trie.remove(topic_filter, entries.pop(topic_filter))
+                self.trie.remove(topic_filter, entries.pop(topic_filter))
                 continue
             entry = entries.get(topic_filter)
             if entry is None:
                 entry = entries[topic_filter] = TrieEntry(audience, options)
-                self._trie.add(topic_filter, entry)
+                self.trie.add(topic_filter, entry)
             entry.options = options
             audience.qos_max = max(audience.qos_max, options.qos)
             audience.no_local = audience.no_local or options.no_local
@@ -248,7 +241,7 @@ class AudienceIndex:
 
     def _dissolve(self, audience: Audience) -> None:
         for topic_filter, entry in audience.entries.items():
-            self._trie.remove(topic_filter, entry)
+            self.trie.remove(topic_filter, entry)
         audience.entries = {}
         for session in (*audience.direct, *audience.queued):
             session.follower.leave()
@@ -258,7 +251,7 @@ class AudienceIndex:
         self._drop_routes()
 
     def _drop_routes(self) -> None:
-        self._cache.clear()
+        self.cached.clear()
         self._routes_of.clear()
         self._encodings.clear()
 

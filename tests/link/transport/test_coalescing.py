@@ -7,13 +7,6 @@ import pytest
 from fanout.link.transport.coalescing import COALESCED_BYTES, COALESCING_S_MAX, FREE_S, SHARE, coalescing_s
 
 
-@pytest.mark.parametrize("cost_s", [0.0, 0.00005, FREE_S * 0.99])
-@pytest.mark.parametrize("read_bytes", [2, 80, COALESCED_BYTES * 10])
-def test_nothing_is_coalesced_behind_a_cheap_read(cost_s: float, read_bytes: int) -> None:
-    """With few clients the next update is taken as soon as it comes."""
-    assert coalescing_s(cost_s=cost_s, read_bytes=read_bytes) == 0
-
-
 @pytest.mark.parametrize("cost_s", [FREE_S, 0.001, 0.01, 10.0])
 def test_nothing_is_coalesced_behind_a_batch(cost_s: float) -> None:
     """A large read is worth its fan-out; to wait would only cost throughput."""
