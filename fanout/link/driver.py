@@ -137,14 +137,14 @@ class Driver:
             self._unconfirmed_told = self._replica.unconfirmed.count
             self._on_unconfirmed()
 
-    def do(self, step: Callable[..., Sequence[Event]], *values: object) -> None:
-        """Call a method of the session with the time, act on its events, write its output, and set the timer.
+    def do(self, step: Callable[..., None], *values: object) -> None:
+        """Call a step of the session (`LinkSession.run`), act on its events, write its output, and set the timer.
 
         Args:
-            step: The method.
-            values: Its arguments, apart from the time.
+            step: The step.
+            values: Its arguments.
         """
-        self.act(step(*values, now_ns=self._clock.now_ns(), now=self._clock.monotonic()))
+        self.act(self._session.run(step, *values, now_ns=self._clock.now_ns(), now=self._clock.monotonic()))
         self.write_and_plan()
 
     def write_and_plan(self) -> None:

@@ -366,7 +366,7 @@ class Link:
         self._is_reselecting = True
         self._adjust_reading()
         try:
-            self._driver.act(session.give_up_comparison(now_ns=clock.now_ns(), now=clock.monotonic()))
+            self._driver.do(session.lifecycle.give_up_comparison)
             await self._remove(self._outside(config), clients=clients)
             for _ in self._replica.select(config.selectors):
                 await asyncio.sleep(0)
@@ -458,7 +458,7 @@ class Link:
             self._retry_now = True
             self._attention.set()
         else:
-            self._driver.do(self._session.recheck)
+            self._driver.do(self._session.lifecycle.recheck)
 
     def hold(self, held: bool) -> None:
         """Apply backpressure: stop reading and removing while a consumer is full."""
@@ -731,7 +731,7 @@ class Link:
             await connection.close(after_disconnect=not self._failed())
             self._connection = None
             self._driver.detach()
-            self._driver.act(session.lost(now_ns=clock.now_ns(), now=clock.monotonic(), by_peer=by_peer))
+            self._driver.do(session.lose, by_peer)
             # Skipped when the node stops: it has no clients left, and values without a session are not restored.
             if self._tear_down_reason is not None and not stopping:
                 await self._tear_down(None)
@@ -829,15 +829,14 @@ class Link:
 
     async def _tear_down(self, connection: LinkConnection | None) -> None:
         """Remove the replica in pieces, and dispatch the removals; other tasks get turns, and it pauses while held."""
-        clock = self._clock
         reason, self._tear_down_reason = self._tear_down_reason or "", None
         topics = len(self._replica)
         clients = await self._sink.prepare_tear_down(self.config.name, self.config.selectors)
         await self._remove(self._replica.tear_down, clients=clients)
         self._reporter.note_torn_down(reason, topics=topics)
         if connection is not None and connection.closed.is_set():
-            self._driver.act(self._session.lost(now_ns=clock.now_ns(), now=clock.monotonic()))
-        self._driver.do(self._session.torn_down)
+            self._driver.do(self._session.lose)
+        self._driver.do(self._session.lifecycle.note_torn_down)
 
     # --- callbacks on the event loop ---
 

@@ -180,7 +180,7 @@ class SideTasks:
         agrees = True
         async for index, agreed in list_check.compare():
             if agreed:
-                self._driver.act(self._session.confirm_count(index))
+                self._driver.do(self._session.lifecycle.confirm_count, index)
             agrees &= agreed
         return agrees
 
@@ -190,8 +190,8 @@ class SideTasks:
             await self._absence_asked.wait()
             self._absence_asked.clear()
             async for topics in self._absence_evidence.absent():
-                self._driver.do(self._session.prove_absent, topics)
-            self._driver.do(self._session.end_answers)
+                self._driver.do(self._session.lifecycle.take_absent, topics)
+            self._driver.do(self._session.lifecycle.end_absent)
 
     async def _watch_promises(self) -> None:
         """Ask at which QoS values were published that a verification brought and no message did, whenever it asks."""
@@ -204,4 +204,4 @@ class SideTasks:
                     answer = await self._ask_by_name(names, qos=1)
                 except FanoutError as error:
                     answer = error.message
-                self._driver.do(self._session.take_promises, answer)
+                self._driver.do(self._session.lifecycle.take_promises, answer)

@@ -462,7 +462,7 @@ class Pair:
 
     def take_promises(self, answer: NamedAnswer | str) -> None:
         """Give the session an answer to its request by name at QoS 1."""
-        self._note(self.session.take_promises(answer, now_ns=self.now_ns, now=self.now))
+        self._note(self.session.run(self.session.lifecycle.take_promises, answer, now_ns=self.now_ns, now=self.now))
 
     def _tell_promises(self) -> bool:
         """Answer as the primary does; return whether the session wanted that."""
@@ -514,18 +514,18 @@ class Pair:
 
     def lose(self, *, by_peer: bool = False) -> None:
         """End the Network Connection; `by_peer` as `LinkSession.lost` takes it."""
-        self._note(self.session.lost(now_ns=self.now_ns, now=self.now, by_peer=by_peer))
+        self._note(self.session.run(self.session.lose, by_peer, now_ns=self.now_ns, now=self.now))
 
     def reselect(self, *selectors: Selector, pump: bool = True) -> None:
         """Go on with other selectors on the connection, as a link does."""
         former = self.replica.selectors
-        self._note(self.session.give_up_comparison(now_ns=self.now_ns, now=self.now))
+        self._note(self.session.run(self.session.lifecycle.give_up_comparison, now_ns=self.now_ns, now=self.now))
         staying = [one for one in selectors if not one.live_only]
         for changes in self.replica.drop_outside(staying, now_ns=self.now_ns):
             self._note([Applied(changes, b"", self.session.lifecycle.epoch)])
         for _ in self.replica.select(selectors):
             pass
-        self._note(self.session.reselect(former, now_ns=self.now_ns, now=self.now))
+        self._note(self.session.run(self.session.reselect, former, now_ns=self.now_ns, now=self.now))
         if pump:
             self.pump()
 
@@ -546,7 +546,7 @@ class Pair:
         """Remove the replica, as `TearDown` asks."""
         for _ in self.replica.tear_down(now_ns=self.now_ns):
             pass
-        self._note(self.session.torn_down(now_ns=self.now_ns, now=self.now))
+        self._note(self.session.run(self.session.lifecycle.note_torn_down, now_ns=self.now_ns, now=self.now))
         self.pump()
 
     def go_live(self) -> None:

@@ -1,1 +1,1 @@
-"""The hot path of a link, from PUBLISH rows to the replica: classify, convert, filter, apply."""
+"""The hot path of a link, from PUBLISH rows to the replica: convert, filter, apply."""

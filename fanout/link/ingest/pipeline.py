@@ -9,16 +9,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import Protocol
 
 from fanout.chain.stamp import StampCount, TrailerReader, split_publisher_stamp, split_trailer
 from fanout.config import LinkConfig
 from fanout.link.ingest.content_filter import ContentFilter
 from fanout.link.ingest.convert import ConvertedRows, Converter
 from fanout.link.ingest.redelivery import RedeliveryFilter
-from fanout.link.ingest.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
+from fanout.link.liveness.member_cuts import MemberCuts
 from fanout.link.model.counters import LinkCounters
 from fanout.link.model.events import Applied, MarkerPassed
+from fanout.link.model.rows import FLAGS, PACKET_ID, PROPERTIES, QOS, QOS_1, QOS_2, TOPIC, USER_AT
 from fanout.mqtt.breaches import SkipReason
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.delivery import Inbound
@@ -29,18 +29,7 @@ from fanout.replica.update import RETAIN, Changes, Phase, Stamp, Update, content
 
 _TOPIC = itemgetter(TOPIC)
 
-__all__ = ["CutTaker", "IngestPipeline", "SkippedFate", "encode_acknowledgement"]
-
-
-class CutTaker(Protocol):
-    """Takes cuts of the replica at its place among the rows (`fanout.link.liveness.member_cuts`)."""
-
-    @property
-    def topics(self) -> frozenset[bytes]:
-        """Topics whose messages are cuts."""
-
-    def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
-        """Note what the replica holds at the place of a row with one of these topics, and return the place."""
+__all__ = ["IngestPipeline", "SkippedFate", "encode_acknowledgement"]
 
 
 class SkippedFate(enum.Enum):
@@ -90,7 +79,7 @@ class IngestPipeline:
         self._counters = counters
         self.primary_stamps = False
         self.newest_stamp: Stamp | None = None
-        self.cuts: CutTaker | None = None
+        self.cuts: MemberCuts | None = None
         self._inbound = Inbound()
         self.converter = Converter(
             replica.selectors,

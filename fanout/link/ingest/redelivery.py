@@ -23,8 +23,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from fanout.link.ingest.convert import ConvertedRows
-from fanout.link.ingest.rows import DUP, FLAGS, PACKET_ID, PAYLOAD, QOS, QOS_1, RETAIN, TOPIC
 from fanout.link.model.counters import LinkCounters
+from fanout.link.model.rows import DUP, FLAGS, PACKET_ID, PAYLOAD, QOS, QOS_1, RETAIN, TOPIC
 from fanout.mqtt.decoder import PublishRow
 from fanout.replica.update import Update, content_digest
 

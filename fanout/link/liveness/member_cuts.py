@@ -14,8 +14,8 @@ from typing import Final
 from fanout.chain.cut import MARKER_CHARACTERS_MAX, Cut, RetainedSet
 from fanout.config import LinkConfig
 from fanout.errors import PrimaryRefused
-from fanout.link.ingest.rows import DUP, FLAGS, PAYLOAD, TOPIC
 from fanout.link.model.events import MarkerPassed
+from fanout.link.model.rows import DUP, FLAGS, PAYLOAD, TOPIC
 from fanout.link.protocol.control_channel import MARKER, link_control_topic
 from fanout.link.protocol.sender import PacketSender
 from fanout.mqtt.decoder import PublishRow

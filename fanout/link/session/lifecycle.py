@@ -41,6 +41,7 @@ from fanout.link.model.events import (
 from fanout.link.model.evidence import Evidence, Order
 from fanout.link.model.states import LinkState, Trigger, next_state
 from fanout.link.protocol.forwarding import UNAVAILABLE, Forwarding
+from fanout.link.protocol.name_request import NamedAnswer
 from fanout.link.protocol.remote_session import RemoteSession
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.protocol.session_mark import SessionMark
@@ -611,8 +612,9 @@ class SessionLifecycle:
             self._go_live(Trigger.VERIFIED)
 
     def confirm_count(self, index: int) -> None:
-        """Note that the replica and the primary count the same for a selector that is proved."""
-        self._strengthen(index, Evidence.COUNT)
+        """Note that the replica and the primary count the same for a selector that is proved, while live."""
+        if self.state is LinkState.LIVE:
+            self._strengthen(index, Evidence.COUNT)
 
     # --- evidence that missing topics are deleted ---
 
@@ -631,6 +633,25 @@ class SessionLifecycle:
             if outside != self.absent.outside:  # an audit that found nothing was told the same before
                 self.call_audit(f"the primary has {-outside} retained messages fewer than there are topics here")
         self.absent.outside = outside
+
+    def take_absent(self, topics: Iterable[bytes]) -> None:
+        """Take exact evidence, as an `AbsenceAsked` event asked, that local topics are deleted at the primary."""
+        self.absent.take_answers(topics)
+        self.go_on_removing()
+
+    def end_absent(self) -> None:
+        """Note that all evidence was given that an `AbsenceAsked` event asked for."""
+        self.absent.end_answers()
+        self.go_on_removing()
+
+    def take_promises(self, answer: NamedAnswer | str) -> None:
+        """Take the primary's answer to a request for names in doubt, or why there is none."""
+        if isinstance(self.stage, PromiseCheck):
+            if isinstance(answer, str):
+                self.missed.give_up(answer)
+            else:
+                self.missed.take(answer)
+            self.advance()
 
     def go_on_removing(self) -> None:
         """Act on what `absent` was told: remove the next piece, and end the audit that awaits nothing more."""

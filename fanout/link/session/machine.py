@@ -20,7 +20,6 @@ from fanout.link.model.events import Event, Forwarded, MemberUnheard
 from fanout.link.model.resumption import Resumption, StoredSession
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import NOT_TAKEN, UNAVAILABLE, Forwarding
-from fanout.link.protocol.name_request import NamedAnswer
 from fanout.link.protocol.sender import OutgoingMessage
 from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.link.session.packet_router import PacketRouter
@@ -270,16 +269,29 @@ class LinkSession:
             self.control.begin_listening(now)
             self._postpone(pause_s)
 
-    def lost(self, *, now_ns: int, now: float, by_peer: bool = False) -> list[Event]:
-        """Note that the Network Connection is gone.
+    def run(self, step: Callable[..., None], *values: object, now_ns: int, now: float) -> list[Event]:
+        """Call a step of this session, or of one of its parts.
 
         Args:
+            step: A method that takes no time.
+            values: Its arguments.
             now_ns: Unix time in nanoseconds.
             now: Monotonic seconds.
+        """
+        self.lifecycle.at(now_ns, now)
+        try:
+            step(*values)
+        except FanoutError as error:
+            self.lifecycle.fail(error)
+        return self.lifecycle.take_events()
+
+    def lose(self, by_peer: bool = False) -> None:
+        """Note that the Network Connection is gone, as a step of `run`.
+
+        Args:
             by_peer: True if the other end closed it, without a word in MQTT and without a fault.
         """
-        lifecycle = self.lifecycle
-        lifecycle.at(now_ns, now)
+        lifecycle, now_ns = self.lifecycle, self.lifecycle.now_ns
         by_primary = self.packet_router.was_disconnected or (by_peer and lifecycle.connected)
         given_up, waiting = self._forwarding.note_lost(by_primary=by_primary)
         if given_up is not None:
@@ -287,16 +299,6 @@ class LinkSession:
             lifecycle.emit(self.skipped.note(SkipReason.CLOSES_CONNECTION, given_up.topic, now_ns=now_ns))
         lifecycle.give_up(waiting)
         lifecycle.lose()
-        return lifecycle.take_events()
-
-    def torn_down(self, *, now_ns: int, now: float) -> list[Event]:
-        """Note that the replica was removed, as a `TearDown` event asked."""
-        self.lifecycle.at(now_ns, now)
-        try:
-            self.lifecycle.note_torn_down()
-        except FanoutError as error:
-            self.lifecycle.fail(error)
-        return self.lifecycle.take_events()
 
     def forward(self, message: OutgoingMessage, *, now_ns: int, now: float) -> int | ReasonCode:
         """Publish a message of a local client at the primary.
@@ -351,38 +353,22 @@ class LinkSession:
         """True if `reselect` can be called: the link is live, so that its selectors are subscribed and proved."""
         return self.lifecycle.connected and self.lifecycle.state is LinkState.LIVE
 
-    def give_up_comparison(self, *, now_ns: int, now: float) -> list[Event]:
-        """End an audit, or a check, of the live link, because its selectors change."""
-        self.lifecycle.at(now_ns, now)
-        self.lifecycle.give_up_comparison()
-        return self.lifecycle.take_events()
-
-    def reselect(self, before: Sequence[Selector], *, now_ns: int, now: float) -> list[Event]:
-        """Go on with the selectors that the replica has now, on the Network Connection that there is.
+    def reselect(self, before: Sequence[Selector]) -> None:
+        """Go on with the selectors that the replica has now, on the Network Connection that there is; a step of `run`.
 
         Args:
             before: The former selectors.
-            now_ns: Unix time in nanoseconds.
-            now: Monotonic seconds.
+
+        Raises:
+            PrimaryRefused: A selector exceeds a limit of the primary.
         """
         lifecycle, selectors = self.lifecycle, self._replica.selectors
-        lifecycle.at(now_ns, now)
         lifecycle.give_up_comparison()  # what began meanwhile
         moves = find_moves(before, selectors)
         self.pipeline.reselect(moves)
-        self.count.reselect(selectors, now)
+        self.count.reselect(selectors, lifecycle.now)
         self.cuts.reselect()
-        try:
-            lifecycle.reselect(before, moves)
-        except FanoutError as error:
-            lifecycle.fail(error)
-        return lifecycle.take_events()
-
-    def recheck(self, *, now_ns: int, now: float) -> list[Event]:
-        """Request at once what the primary has refused, or not shown, if the link is live and idle."""
-        self.lifecycle.at(now_ns, now)
-        self.lifecycle.recheck()
-        return self.lifecycle.take_events()
+        lifecycle.reselect(before, moves)
 
     @property
     def was_lost_at_message(self) -> bool:
@@ -411,65 +397,23 @@ class LinkSession:
         self._sender.publish(OutgoingMessage(control.topic, alone_payload(instance)), now=now)
         return True
 
-    def cut(self, nodes: Iterable[str], *, now_ns: int, now: float) -> list[Event]:
-        """Listen to the heartbeats of the other members of the pool, and send one before it is due, while live.
+    def cut(self, nodes: Iterable[str]) -> None:
+        """Listen to the heartbeats of the other members of the pool, and send one before it is due; a step of `run`.
 
         Args:
             nodes: The other members.
-            now_ns: Unix time in nanoseconds.
-            now: Monotonic seconds.
         """
-        lifecycle = self.lifecycle
-        lifecycle.at(now_ns, now)
+        lifecycle, now = self.lifecycle, self.lifecycle.now
         if lifecycle.state is LinkState.LIVE and lifecycle.stage is None:
             connection = self.counters.connections_total
             for topic in self.cuts.listen_to(nodes, connection=connection, now=now):
                 lifecycle.emit(MemberUnheard(topic, "the primary does not accept so long a SUBSCRIBE"))
             if self.control.may_send_early(now):
                 self.send_heartbeat(now=now)
-        return lifecycle.take_events()
-
-    def prove_absent(self, topics: Iterable[bytes], *, now_ns: int, now: float) -> list[Event]:
-        """Take exact evidence, as an `AbsenceAsked` event asked, that local topics are deleted at the primary."""
-        self.lifecycle.at(now_ns, now)
-        self.lifecycle.absent.take_answers(topics)
-        self.lifecycle.go_on_removing()
-        return self.lifecycle.take_events()
-
-    def end_answers(self, *, now_ns: int, now: float) -> list[Event]:
-        """Note that all evidence was given that an `AbsenceAsked` event asked for."""
-        self.lifecycle.at(now_ns, now)
-        self.lifecycle.absent.end_answers()
-        self.lifecycle.go_on_removing()
-        return self.lifecycle.take_events()
 
     def names_in_doubt(self, count: int) -> list[str]:
         """Return Topic Names to request at QoS 1, as a `PromisesAsked` event asked; none once the answer is known."""
         return self.lifecycle.missed.names(count) if isinstance(self.lifecycle.stage, PromiseCheck) else []
-
-    def take_promises(self, answer: NamedAnswer | str, *, now_ns: int, now: float) -> list[Event]:
-        """Take the primary's answer to a request for `names_in_doubt`.
-
-        Args:
-            answer: The answer; or why there is none.
-            now_ns: Unix time in nanoseconds.
-            now: Monotonic seconds.
-        """
-        lifecycle = self.lifecycle
-        lifecycle.at(now_ns, now)
-        if isinstance(lifecycle.stage, PromiseCheck):
-            if isinstance(answer, str):
-                lifecycle.missed.give_up(answer)
-            else:
-                lifecycle.missed.take(answer)
-            lifecycle.advance()
-        return lifecycle.take_events()
-
-    def confirm_count(self, index: int) -> list[Event]:
-        """Note that the replica and the primary count the same for a selector of the live link."""
-        if self.lifecycle.state is LinkState.LIVE:
-            self.lifecycle.confirm_count(index)
-        return self.lifecycle.take_events()
 
     def close(self, *, end_session: bool, now: float) -> None:
         """Send DISCONNECT because the node stops.

@@ -15,9 +15,7 @@ from fanout.chain.manifest import MANIFEST_TOPIC
 from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.chain.stamp import has_copies, is_copy
 from fanout.errors import LinkLost, PrimaryRefused, ProtocolError
-from fanout.link.ingest.classify import split_phases
 from fanout.link.ingest.pipeline import SkippedFate
-from fanout.link.ingest.rows import FLAGS, QOS, RETAIN, TOPIC
 from fanout.link.liveness.item_lag import ItemLag
 from fanout.link.liveness.keep_alive import KeepAlive
 from fanout.link.liveness.member_cuts import MemberCuts
@@ -31,6 +29,7 @@ from fanout.link.model.events import (
     SessionSeen,
     StandingTold,
 )
+from fanout.link.model.rows import COPY_MASK, DUP, FLAGS, QOS, RETAIN, TOPIC
 from fanout.link.model.states import LinkState
 from fanout.link.protocol.forwarding import Forwarding, puback_reason_code
 from fanout.link.protocol.handshake import disconnected, read_connack, reason_text
@@ -238,7 +237,7 @@ class PacketRouter:
         """Split rows, in order, into parts that are alike; each must be taken before the next one is asked for.
 
         Yields:
-            Rows; why they came (`split_phases`); True if the primary queued them before the request for the set under
+            Rows; why they came (`_phase_of`); True if the primary queued them before the request for the set under
             way.
         """
         lifecycle, pipeline, stage = self._lifecycle, self._pipeline, self._lifecycle.stage
@@ -284,22 +283,42 @@ class PacketRouter:
         lifecycle, stage = self._lifecycle, self._lifecycle.stage
         if stage is not None:
             stage.receive_rows(rows)
-        parts = split_phases(
-            rows,
-            state=lifecycle.state,
-            stage=stage,
-            auditing=lifecycle.auditing,
-            copies_late=lifecycle.audits.copies_late,
-            continues=self._pipeline.redelivery.continues,
-        )
-        for phase, part in parts:
+        if lifecycle.state in (LinkState.SNAPSHOT, LinkState.PROVING, LinkState.TEARING_DOWN):
+            phases: Iterable[tuple[Phase | None, Iterable[PublishRow]]] = ((Phase.SNAPSHOT, rows),)
+        else:
+            phases = groupby(rows, self._phase_of)
+        for phase, part in phases:
             phase = Phase.AUDIT if copies and phase is not Phase.SNAPSHOT else phase
             if self._peer.is_mosquitto and isinstance(stage, RetainedPass) and stage.is_at_qos_0:
                 # From its request on the subscription has QoS 0, and Mosquitto does not queue messages at QoS 0.
                 for queued, some in groupby(part, lambda row: row[FLAGS] & QOS > 0):
                     yield list(some), phase, queued
             else:
-                yield part, phase, False
+                yield list(part), phase, False
+
+    def _phase_of(self, row: PublishRow) -> Phase | None:
+        """Return why a row came after the snapshot; None if only the replica can tell it from a copy.
+
+        It follows from the flags of a PUBLISH and from the state of the session, which rows before may have changed.
+        """
+        lifecycle, flags = self._lifecycle, row[FLAGS]
+        may_be_copy = flags & COPY_MASK == RETAIN  # a live update may look so, too
+        if lifecycle.auditing and not lifecycle.audits.copies_late:
+            # Copies come at QoS 0; the replica tells which of these rows they are.
+            return Phase.LIVE if flags & QOS else None
+        if lifecycle.state is LinkState.RESUMING:
+            # Messages sent again may have been applied before the connection was lost; they are not delivered twice.
+            # Nor are copies that the former connection requested; Mosquitto keeps them in the session. And a primary
+            # that began with an older store may have queued messages that came since in another session; likewise this
+            # process may not know which messages an earlier one took.
+            again = not self._pipeline.redelivery.continues(row) or flags & DUP or may_be_copy
+        elif lifecycle.state is LinkState.VERIFYING:
+            # Copies come at QoS 0; rows at a higher QoS, or after the last copy, are live.
+            stage = lifecycle.stage
+            again = not (flags & QOS or (stage is not None and stage.copies_complete))
+        else:  # live; copies for an audit that was given up may still come, and then the next one has not begun
+            again = lifecycle.audits.copies_late and may_be_copy
+        return Phase.AUDIT if again else Phase.LIVE
 
     def _on_other(self, row: PublishRow) -> None:
         """Take a message outside the selectors: an own message, the sentinel, or an unknown one."""

@@ -457,7 +457,7 @@ class RetainedSet:
 
     def receive_rows(self, rows: Sequence[PublishRow]) -> None:
         """Count the copies of the first pass, and add retained messages at QoS 0 to the sum for the manifest."""
-        # Numbers instead of the names of `fanout.link.ingest.rows`, which take a fifth more time in these loops.
+        # Numbers instead of the names of `fanout.link.model.rows`, which take a fifth more time in these loops.
         if self.order is Order.LIKELY and not self._comparison.passes:
             own = (self._peer.sentinel, RETAINED_COUNT)
             self._copies += sum(1 for row in rows if row[2] & 7 == 1 and row[0] not in own)

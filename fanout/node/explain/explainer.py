@@ -18,8 +18,8 @@ from fanout.config import LinkConfig, NodeConfig
 from fanout.errors import FanoutError, PrimaryRefused
 from fanout.link.exact_names import NamedAnswer
 from fanout.link.ingest.content_filter import reason_against_payload
-from fanout.link.ingest.rows import PAYLOAD as ROW_PAYLOAD
-from fanout.link.ingest.rows import PROPERTIES as ROW_PROPERTIES
+from fanout.link.model.rows import PAYLOAD as ROW_PAYLOAD
+from fanout.link.model.rows import PROPERTIES as ROW_PROPERTIES
 from fanout.link.model.status import LinkStatus
 from fanout.link.protocol.handshake import reason_text
 from fanout.mqtt.reason_codes import ReasonCode

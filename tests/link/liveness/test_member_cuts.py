@@ -18,7 +18,7 @@ MARKER = b"123 4"
 
 def cut(pair: Pair, *nodes: str) -> None:
     """Let the link send a heartbeat, and listen to those of some members."""
-    pair.events += pair.session.cut(nodes, now_ns=pair.now_ns, now=pair.now)
+    pair.events += pair.session.run(pair.session.cut, nodes, now_ns=pair.now_ns, now=pair.now)
     if pair.session.lifecycle.connected:
         pair.pump()
 

@@ -86,7 +86,7 @@ def test_an_operator_makes_it_ask_at_once(how: str) -> None:
         begun = pair.session.audit(confirmed=None, recheck=True, now_ns=pair.now_ns, now=pair.now)
         assert not isinstance(begun, str)
     else:
-        pair.session.recheck(now_ns=pair.now_ns, now=pair.now)
+        pair.session.run(pair.session.lifecycle.recheck, now_ns=pair.now_ns, now=pair.now)
     pair.pump()
     assert evidence_of(pair) is Evidence.MARKER
 
@@ -100,7 +100,7 @@ def test_heartbeats_begin_at_a_link_whose_evidence_was_enough() -> None:
     primary.allow_control = True
     pair.wait(30)
     assert pair.session.control.lag_ns(pair.now) is None
-    pair.session.recheck(now_ns=pair.now_ns, now=pair.now)
+    pair.session.run(pair.session.lifecycle.recheck, now_ns=pair.now_ns, now=pair.now)
     pair.pump()
     pair.wait(6)
     assert pair.session.control.lag_ns(pair.now) is not None
@@ -138,7 +138,7 @@ def test_an_audit_that_is_asked_for_during_an_attempt_follows_it() -> None:
     primary = without_rights(swallow=())
     pair = live(primary)
     pair.hold()
-    pair.session.recheck(now_ns=pair.now_ns, now=pair.now)
+    pair.session.run(pair.session.lifecycle.recheck, now_ns=pair.now_ns, now=pair.now)
     begun = pair.session.audit(confirmed=None, recheck=True, now_ns=pair.now_ns, now=pair.now)
     assert begun == []
     pair.release()

@@ -186,13 +186,15 @@ def test_exact_evidence_removes_single_topics() -> None:
     pair.audit()
     assert pair.of(AbsenceAsked) == [AbsenceAsked()]
     assert pair.of(AuditEnded) == []
-    pair.events += pair.session.prove_absent([b"plant/0", b"plant/5"], now_ns=pair.now_ns, now=pair.now)
-    pair.events += pair.session.end_answers(now_ns=pair.now_ns, now=pair.now)
+    pair.events += pair.session.run(
+        pair.session.lifecycle.take_absent, [b"plant/0", b"plant/5"], now_ns=pair.now_ns, now=pair.now
+    )
+    pair.events += pair.session.run(pair.session.lifecycle.end_absent, now_ns=pair.now_ns, now=pair.now)
     (ended,) = pair.of(AuditEnded)
     assert (ended.report.removed, ended.report.kept) == (1, 2)
     assert pair.values().keys() == VALUES.keys() - {b"plant/0"}
     pair.events.clear()
-    pair.session.prove_absent([b"plant/1"], now_ns=pair.now_ns, now=pair.now)
+    pair.session.run(pair.session.lifecycle.take_absent, [b"plant/1"], now_ns=pair.now_ns, now=pair.now)
     assert b"plant/1" in pair.values()
     pair.primary.hidden = set(list(VALUES)[:200])
     assert audit(pair).kept == 199
