@@ -533,7 +533,7 @@ class NodeDocuments:
         server = self._node.server
         if server is None:
             return None
-        figures = dataclasses.asdict(server.stats())
+        figures = server.figures()
         own = self._node.own
         figures["limits_reached_total"] |= own.refused_by | self._node.owners.refused_by
         short_by = own.refused.limits(self._node.clock.now_ns())

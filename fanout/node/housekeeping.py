@@ -138,7 +138,7 @@ class Housekeeping:
     def _tell_sys_topics(self, server: Server) -> None:
         node, now_ns = self._node, self._node.clock.now_ns()
         updates = node.sys_topics.update(
-            server.stats(),
+            server.figures(),
             retained_topics=len(node.store),
             links={
                 name: LinkFigures(

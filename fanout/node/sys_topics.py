@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fanout import __version__
 from fanout.chain.readiness_notice import READINESS_TOPIC, ReadinessNotice, encode_readiness_notice
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
-from fanout.server.base.counters import ServerStats
 
 __all__ = ["LinkFigures", "SysTopics"]
 
@@ -42,7 +42,7 @@ class SysTopics:
 
     def update(
         self,
-        stats: ServerStats,
+        figures: Mapping[str, Any],
         *,
         retained_topics: int,
         links: Mapping[str, LinkFigures],
@@ -52,7 +52,7 @@ class SysTopics:
         """Set all values.
 
         Args:
-            stats: The server's figures.
+            figures: The server's figures (`Server.figures`).
             retained_topics: Topics with a retained value, without `$SYS`.
             links: Figures of each link, by name.
             uptime_s: Uptime of the node in whole seconds.
@@ -64,16 +64,16 @@ class SysTopics:
         values: dict[str, str | int] = {
             "broker/version": f"fanout version {__version__}",
             "broker/uptime": f"{uptime_s} seconds",
-            "broker/clients/total": stats.sessions,
-            "broker/clients/connected": stats.connections,
-            "broker/clients/disconnected": max(0, stats.sessions - stats.connections),
-            "broker/messages/received": stats.received_total,
-            "broker/messages/sent": stats.deliveries_total,
-            "broker/publish/messages/dropped": sum(stats.dropped_total.values()),
-            "broker/publish/messages/conflated": stats.conflated_total,
-            "broker/bytes/received": stats.received_bytes_total,
-            "broker/bytes/sent": stats.sent_bytes_total,
-            "broker/subscriptions/count": stats.subscriptions,
+            "broker/clients/total": figures["sessions"],
+            "broker/clients/connected": figures["connections"],
+            "broker/clients/disconnected": max(0, figures["sessions"] - figures["connections"]),
+            "broker/messages/received": figures["received_total"],
+            "broker/messages/sent": figures["deliveries_total"],
+            "broker/publish/messages/dropped": sum(figures["dropped_total"].values()),
+            "broker/publish/messages/conflated": figures["conflated_total"],
+            "broker/bytes/received": figures["received_bytes_total"],
+            "broker/bytes/sent": figures["sent_bytes_total"],
+            "broker/subscriptions/count": figures["subscriptions"],
             "broker/retained messages/count": retained_topics,
         }
         for name, link in links.items():

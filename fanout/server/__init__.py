@@ -1,6 +1,6 @@
 """The server: what local MQTT clients talk to. `fanout.node` joins it with links, replicas and the log."""
 
-from fanout.server.base.counters import DropReason, ServerStats
+from fanout.server.base.counters import DropReason
 from fanout.server.base.ports import Clock, Ingress, Logger, PublishVerdict, RetainedStore
 from fanout.server.client.server import Server
 
@@ -12,5 +12,4 @@ __all__ = [
     "PublishVerdict",
     "RetainedStore",
     "Server",
-    "ServerStats",
 ]

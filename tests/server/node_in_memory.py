@@ -111,13 +111,13 @@ class NodeInMemory:
         self.take(accepted, origin=client_id, packet_ids=packet_ids)
         return verdicts
 
-    def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> int:
+    def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> None:
         """Apply and dispatch updates, as if they came from a link, or from a client."""
         changes = self.replica.apply(updates, phase=Phase.LIVE)
         if self.storage is not None:
             publisher = None if origin is None else Origin(origin, packet_ids)
             self.storage.put("link", [changes], origin=publisher)
-        return self.server.dispatch(changes.dispatch, origin=origin, position=changes.position)
+        self.server.dispatch(changes.dispatch, origin=origin, position=changes.position)
 
     def set(self, topic: bytes, payload: bytes, **more: object) -> None:
         """Apply and dispatch one retained update; see `update`."""

@@ -150,7 +150,7 @@ async def test_password_decides(start_guarded: StartGuarded, version: int, code:
         assert [(line["event"], line["username"]) for line in lines if line["log_level"] == "warning"] == [
             ("client_refused", username)
         ]
-    assert node.server.stats().connections_refused_total == 2
+    assert node.server.figures()["connections_refused_total"] == 2
     async with await RawClient.connect(node.port, "c", version=version) as client:
         assert client.connack.reason_code == (5 if version == 4 else ReasonCode.NOT_AUTHORIZED)
 
@@ -227,7 +227,7 @@ async def test_rules_hold_for_each_user_and_client(start_guarded: StartGuarded, 
                 assert isinstance(packet, Publish)
             assert packet == Ack(PacketType.PUBACK, packet_id, code)
     assert [row[0] for _, row in node.published] == [b"home/alice/x", b"device/a1"]
-    assert node.server.stats().dropped_total["refused"] == 2
+    assert node.server.figures()["dropped_total"]["refused"] == 2
     assert gates[0].stats().admitted_total["password"] == 1
 
 
@@ -240,7 +240,7 @@ async def test_mqtt_3_1_1_is_told_what_it_understands(start_guarded: StartGuarde
         assert await client.messages_until_ping() == []
         await client.expect_ack(PacketType.PUBACK, client.publish(b"plant/public/1", b"v", qos=1))
     assert node.published == []
-    assert node.server.stats().dropped_total["refused"] == 2
+    assert node.server.figures()["dropped_total"]["refused"] == 2
 
 
 async def test_one_run_is_allowed_and_refused_in_order(start_guarded: StartGuarded) -> None:
@@ -277,7 +277,7 @@ async def test_will_message_is_decided_again_when_it_is_published(
         gates[0].replace(access_config(rule=[{"allow": "read", "filter": "#"}]), passwords=None)
         await node.server.lifecycles.check_again()
         assert await client.messages_until_ping() == []
-    await wait_until(lambda: node.server.stats().dropped_total["refused"], what="the refusal")
+    await wait_until(lambda: node.server.figures()["dropped_total"]["refused"], what="the refusal")
     assert node.published == []
 
 
@@ -303,7 +303,7 @@ async def test_session_of_another_user_is_not_taken_over(start_guarded: StartGua
             assert client.connack.reason_code == code
     assert await owner.messages_until_ping() == []
     await owner.close()
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     node.set(b"t", b"1", qos=1)
     async with await bob() as client:
         assert client.connack.reason_code == 0x85
@@ -320,7 +320,7 @@ async def test_session_of_nobody_can_be_replaced_by_a_user(start_guarded: StartG
         async with await alice(node, "a", clean_start=False) as user:
             assert (user.connack.reason_code, user.connack.session_present) == (0, False)
             await client.expect_end(ReasonCode.SESSION_TAKEN_OVER)
-            assert node.server.stats().subscriptions == 0
+            assert node.server.figures()["subscriptions"] == 0
 
 
 async def test_session_of_a_superuser_is_not_resumed_without_that_power(
@@ -351,7 +351,7 @@ async def test_slow_hook_holds_one_client_and_no_other(start_guarded: StartGuard
         slow.send(Subscribe(1, (Subscription(b"a", 0), Subscription(b"$share/g/b", 0))), Pingreq())
         await wait_until(lambda: len(service.asked) == 2, what="both questions")
         assert await other.messages_until_ping() == []
-        assert node.server.stats().subscriptions == 0
+        assert node.server.figures()["subscriptions"] == 0
         service.open.set()
         assert await slow.expect(Suback) == Suback(1, (0, 0))
         assert isinstance(await slow.receive(), Pingresp)
@@ -426,7 +426,7 @@ async def test_hook_that_says_no_or_nothing_refuses_the_message(
         service.status = 500
         await client.expect_ack(PacketType.PUBACK, client.publish(b"t", b"", qos=1), 0x87)
     assert node.published == []
-    assert node.server.stats().dropped_total["refused"] == 2
+    assert node.server.figures()["dropped_total"]["refused"] == 2
     assert gates[0].stats().hook_failures_total["status"] == 1
 
 
@@ -461,7 +461,7 @@ async def test_lost_rights_end_subscriptions_and_nothing_else(start_guarded: Sta
         node.set(b"a", b"1", qos=1, retain=False)
         node.set(b"b", b"2", qos=1, retain=False)
         assert [message.topic for message in await client.messages_until_ping()] == [b"b", b"b"]
-        assert node.server.stats().subscriptions == 3
+        assert node.server.figures()["subscriptions"] == 3
     async with await RawClient.connect(node.port, "absent", clean_start=False, properties=DURABLE) as client:
         assert (await client.expect(Publish)).topic == b"b"
 
@@ -473,7 +473,7 @@ async def test_revoked_user_is_disconnected(start_guarded: StartGuarded, gates: 
         pass
     bob = await RawClient.connect(node.port, "b", username="bob", password=USERS["bob"])
     async with await alice(node, "a", properties=DURABLE) as client, bob:
-        await wait_until(lambda: node.server.stats().connections == 2)
+        await wait_until(lambda: node.server.figures()["connections"] == 2)
         gates[0].replace(access_config(), passwords=users(bob=USERS["bob"]))
         await node.server.lifecycles.check_again()
         await client.expect_end(ReasonCode.NOT_AUTHORIZED)
@@ -492,11 +492,11 @@ async def test_many_sessions_are_checked_in_turns(start_guarded: StartGuarded, g
         gates[0].replace(access_config(rule=[{"allow": "read", "filter": "none"}]), passwords=None)
         check = asyncio.create_task(node.server.lifecycles.check_again())
         await asyncio.sleep(0)
-        assert node.server.stats().subscriptions == 600
+        assert node.server.figures()["subscriptions"] == 600
         await clients[2].disconnect()
-        await wait_until(lambda: node.server.stats().connections == 2)
+        await wait_until(lambda: node.server.figures()["connections"] == 2)
         await check
-        assert node.server.stats().subscriptions == 0
+        assert node.server.figures()["subscriptions"] == 0
         for client in clients[:2]:
             await client.close()
 

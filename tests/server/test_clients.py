@@ -102,7 +102,7 @@ async def test_paho_reads_retained_and_live(node: NodeInMemory, version: int, qo
         expected = [(f"t/{number}", b"retained", qos, True) for number in sorted(range(300), key=str)]
         expected += [(f"t/{number}", b"live", qos, False) for number in range(300)]
         assert client.seen() == expected
-        await wait_until(lambda: node.server.stats().in_flight_messages == 0)
+        await wait_until(lambda: node.server.figures()["in_flight_messages"] == 0)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -135,7 +135,7 @@ async def test_paho_resumes_its_session(node: NodeInMemory, version: int) -> Non
     """What came at QoS 1 while a durable paho client was away is there when it is back."""
     with paho_client(node.port, version=version, client_id="c", clean=False) as client:
         await client.subscribe("t", 1)
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     node.take([update(b"t", b"%d" % number, qos=1, retain=False) for number in range(100)])
     with paho_client(node.port, version=version, client_id="c", clean=False) as client:
         await wait_until(lambda: len(client.messages) == 100)
@@ -240,8 +240,8 @@ async def test_mqttjs_reads_and_publishes(javascript: tuple[NodeInMemory, str], 
         await client.unsubscribe("t/#")
         await client.end()
     assert node.replica.values[b"t/live"][1] == b"2"
-    await wait_until(lambda: node.server.stats().connections == 0)
-    assert node.server.stats().protocol_errors_total == 0
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
+    assert node.server.figures()["protocol_errors_total"] == 0
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -254,7 +254,7 @@ async def test_mqttjs_resumes_its_session(javascript: tuple[NodeInMemory, str], 
     async with MqttJs(url, **durable) as client:
         assert await client.connect() is False
         await client.subscribe("t", qos=2)
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     node.take([update(b"t", b"%d" % number, qos=1 + number % 2, retain=False) for number in range(50)])
     async with MqttJs(url, **durable) as client:
         assert await client.connect() is True

@@ -36,7 +36,7 @@ async def test_one_user_cannot_take_all_sessions(start_guarded: StartGuarded, ve
     assert [(line["quota"], line["user"]) for line in lines if line["event"] == "quota_reached"] == [
         ("access.quota.sessions_max", "alice")
     ]
-    assert node.server.stats().limits_reached_total["access.quota.sessions_max"] == 1
+    assert node.server.figures()["limits_reached_total"]["access.quota.sessions_max"] == 1
     async with await alice(node, "a0", clean_start=False, properties=DURABLE) as client:
         assert client.connack == Connack(True, ReasonCode.SUCCESS, client.connack.properties)
     async with await bob(node, "b") as client:
@@ -66,10 +66,10 @@ async def test_connections_of_a_user_are_bounded(start_guarded: StartGuarded) ->
         async with await alice(node, "a", clean_start=False, properties=DURABLE) as client:
             assert client.connack.session_present
             assert (await first.expect(Disconnect)).reason_code == ReasonCode.SESSION_TAKEN_OVER
-        await wait_until(lambda: node.server.stats().connections == 0)
+        await wait_until(lambda: node.server.figures()["connections"] == 0)
     async with await alice(node, "b") as client:
         assert client.connack.reason_code == 0
-    assert node.server.stats().limits_reached_total["access.quota.connections_max"] == 1
+    assert node.server.figures()["limits_reached_total"]["access.quota.connections_max"] == 1
 
 
 async def test_subscriptions_of_a_user_are_bounded(start_guarded: StartGuarded) -> None:
@@ -84,8 +84,8 @@ async def test_subscriptions_of_a_user_are_bounded(start_guarded: StartGuarded) 
         assert (await other.subscribe(b"x", b"y", b"z")).reason_codes == (0, 0, 0)
         await first.unsubscribe(b"x")
         assert (await second.subscribe(b"y", b"z")).reason_codes == (0, QUOTA)
-        assert node.server.stats().limits_reached_total["access.quota.subscriptions_max"] == 3
-    await wait_until(lambda: node.server.stats().sessions == 0)
+        assert node.server.figures()["limits_reached_total"]["access.quota.subscriptions_max"] == 3
+    await wait_until(lambda: node.server.figures()["sessions"] == 0)
     async with await alice(node, "d") as client:
         assert (await client.subscribe(b"x", b"y", b"z")).reason_codes == (0, 0, 0)
 
@@ -96,7 +96,7 @@ async def test_a_refused_client_leaves_the_session_with_its_identifier_alone(sta
     node = await start_guarded(passwords=users(**USERS), quota=quota)
     async with await alice(node, "absent", properties=DURABLE) as client:
         await client.subscribe(b"x")
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     nobodys = await RawClient.connect(node.port, "nobody's", properties=DURABLE)
     async with nobodys, await alice(node, "a"), await bob(node, "b"):
         sessions = list(node.server.registry)
@@ -106,7 +106,7 @@ async def test_a_refused_client_leaves_the_session_with_its_identifier_alone(sta
             assert client.connack.reason_code == QUOTA
         assert list(node.server.registry) == sessions
         assert await nobodys.messages_until_ping() == []
-    assert node.server.stats().takeovers_total == 0
+    assert node.server.figures()["takeovers_total"] == 0
 
 
 async def test_a_client_that_replaces_what_its_user_has_needs_no_further_place(start_guarded: StartGuarded) -> None:

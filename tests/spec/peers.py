@@ -34,14 +34,14 @@ async def expect_fault(client: RawClient, code: ReasonCode) -> None:
 
 async def leave(client: RawClient, node: NodeInMemory) -> None:
     """Close one Network Connection, without DISCONNECT, and wait until the server has noticed."""
-    before = node.server.stats().connections
+    before = node.server.figures()["connections"]
     await client.close()
-    await wait_until(lambda: node.server.stats().connections < before)
+    await wait_until(lambda: node.server.figures()["connections"] < before)
 
 
 async def gone(node: NodeInMemory) -> None:
     """Wait until the server has noticed the end of every connection."""
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
 
 
 def payloads(messages: list[Publish]) -> list[bytes]:

@@ -115,6 +115,6 @@ async def test_2_2_2_1_property_length_zero(node: NodeInMemory) -> None:
     """A packet without properties says so with a Property Length of zero."""
     async with await connect(node) as client:
         await client.subscribe(b"t")
-        assert node.server.stats().subscriptions == 1
+        assert node.server.figures()["subscriptions"] == 1
         client.publish(b"t", b"x")
         assert (await client.messages(1))[0].properties == Properties()

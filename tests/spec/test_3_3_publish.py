@@ -386,7 +386,7 @@ async def test_2_2_1_5_acknowledgements_have_the_identifier(node: NodeInMemory, 
         await client.expect_ack(PacketType.PUBREL, packet_id)
         client.send(Ack(PacketType.PUBCOMP, packet_id))
         assert await client.messages_until_ping() == []
-        assert node.server.stats().in_flight_messages == 0
+        assert node.server.figures()["in_flight_messages"] == 0
 
 
 @statement(v5="3.4.2-1 3.5.2-1")

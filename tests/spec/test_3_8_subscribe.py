@@ -112,7 +112,7 @@ async def test_3_8_4_3_subscription_is_replaced(node: NodeInMemory, version: int
         assert [(one.payload, one.qos) for one in await client.messages(1)] == [(b"kept", 1)]
         client.publish(b"t", b"live", qos=1)
         assert [one.qos for one in [await client.receive(), await client.receive()] if isinstance(one, Publish)] == [1]
-        assert node.server.stats().subscriptions == 1
+        assert node.server.figures()["subscriptions"] == 1
 
 
 @statement(v5="3.8.4-5", v4="3.8.4-4")

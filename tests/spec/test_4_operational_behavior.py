@@ -40,10 +40,10 @@ async def test_4_3_2_1_qos_1_sender(node: NodeInMemory, version: int) -> None:
         node.set(b"t", b"x", qos=1)
         (message,) = await client.messages(1)
         assert (message.qos, message.dup) == (1, False)
-        assert node.server.stats().in_flight_messages == 1
+        assert node.server.figures()["in_flight_messages"] == 1
         client.send(Ack(PacketType.PUBACK, message.packet_id or 0))
         await client.messages_until_ping()
-        assert node.server.stats().in_flight_messages == 0
+        assert node.server.figures()["in_flight_messages"] == 0
 
 
 @statement(v5="4.3.2-5", v4="4.3.2-2")
@@ -75,7 +75,7 @@ async def test_4_3_3_1_qos_2_sender(node: NodeInMemory, version: int) -> None:
         await client.expect_ack(PacketType.PUBREL, packet_id)
         client.send(Ack(PacketType.PUBCOMP, packet_id))
         assert await client.messages_until_ping() == []
-        assert node.server.stats().in_flight_messages == 0
+        assert node.server.figures()["in_flight_messages"] == 0
 
 
 @statement(v5="4.3.3-8 4.3.3-10 4.3.3-11 4.3.3-12", v4="4.3.3-2")

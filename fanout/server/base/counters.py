@@ -1,6 +1,7 @@
-"""Counters of the server, and the snapshot of them that the status and the metrics show.
+"""Counters of the server.
 
-Owns the names and meanings of the counters. Parts of the server add to `Counters`; `ServerStats` is made on request.
+Owns the names and meanings of the counters. Parts of the server add to `Counters`. A new counter is a
+field here and an equal field of `fanout.api.models.ServerStatus`, whose description is the help text of its metric.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fanout.mqtt.reason_codes import ReasonCode
 
-__all__ = ["Counters", "DropReason", "EntryFault", "Limit", "Load", "ServerStats"]
+__all__ = ["Counters", "DropReason", "EntryFault", "Limit", "Load"]
 
 
 class DropReason(enum.Enum):
@@ -153,10 +154,9 @@ class Counters:
         if limit is not None:
             self.limits_reached[limit] += 1
 
-    def stats(self, load: Load, *, connections: int, sessions: int, audiences: int) -> ServerStats:
-        """Return the figures of the server now; gauges that are not counted here are arguments."""
-        totals = {f"{one.name}_total": _by_label(getattr(self, one.name)) for one in fields(self)}
-        return ServerStats(connections=connections, sessions=sessions, audiences=audiences, **load._asdict(), **totals)
+    def figures(self) -> dict[str, Any]:
+        """Return the totals by the names that the status has for them (`fanout.api.models.ServerStatus`)."""
+        return {f"{one.name}_total": _by_label(getattr(self, one.name)) for one in fields(self)}
 
 
 def _by_label(count: Any) -> Any:
@@ -164,61 +164,3 @@ def _by_label(count: Any) -> Any:
     if not isinstance(count, dict):
         return count
     return {key.name.lower() if isinstance(key, ReasonCode) else key.value: each for key, each in count.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStats:
-    """The server at one moment; totals count since it was made."""
-
-    connections: int
-    """Network Connections of clients, those before CONNECT included."""
-    sessions: int
-    """Sessions, those without a Network Connection included."""
-    subscriptions: int
-    """Subscriptions of all sessions, shared ones included."""
-    audiences: int
-    """Groups of sessions with identical subscriptions and wire variant."""
-    queued_messages: int
-    """Messages queued for sessions."""
-    queued_bytes: int
-    """Bytes queued for sessions; batches that several sessions share count for each."""
-    conflated_topics: int
-    """Newest values of topics that wait for slow QoS 0 readers, for each session."""
-    in_flight_messages: int
-    """Messages at QoS 1 and 2 sent and not completed."""
-    in_flight_bytes: int
-    """Bytes of these; what members of an audience share counts once."""
-    deliveries_total: int
-    """PUBLISH packets handed to clients."""
-    sent_bytes_total: int
-    """Bytes handed to the Network Connections of clients."""
-    received_total: int
-    """PUBLISH packets received from clients."""
-    received_bytes_total: int
-    """Bytes received from clients."""
-    connections_opened_total: int
-    """Network Connections accepted."""
-    connections_refused_total: int
-    """Of these, ended before a successful CONNACK."""
-    takeovers_total: int
-    """Sessions taken over while their Network Connection was open."""
-    unknown_releases_total: int
-    """PUBRELs with a Packet Identifier that the session does not know."""
-    keep_alive_timeouts_total: int
-    """Network Connections ended for silence."""
-    protocol_errors_total: int
-    """Network Connections ended because the client broke MQTT."""
-    wills_total: int
-    """Will Messages published."""
-    sessions_overflowed_total: int
-    """Sessions ended because too many messages at QoS 1 and 2 waited for them."""
-    conflated_total: int
-    """Messages that slow QoS 0 readers did not get because a newer value of the topic took their place."""
-    dropped_total: dict[str, int]
-    """Messages dropped, by the value of `DropReason`."""
-    limits_reached_total: dict[str, int]
-    """Number of times that each limit was reached, by its key in `[server]`."""
-    entry_faults_total: dict[str, int]
-    """Network Connections that failed below MQTT, by the value of `EntryFault`."""
-    ended_total: dict[str, int]
-    """Network Connections that the server ended, by the name of the Reason Code in lower case."""

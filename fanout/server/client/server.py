@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from fanout.access.gate import Gate
 from fanout.chain.stamp import StampCount
@@ -32,7 +32,7 @@ from fanout.server.accept.listeners import Listeners
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
 from fanout.server.base.context import ServerContext
-from fanout.server.base.counters import Counters, EntryFault, Limit, ServerStats
+from fanout.server.base.counters import Counters, EntryFault, Limit
 from fanout.server.base.deadlines import Deadline
 from fanout.server.base.pacing import Pacer
 from fanout.server.base.pauses import Pauses
@@ -271,7 +271,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """Number of Network Connections, those before CONNECT included; the figure of `stats`, at no cost."""
+        """Number of Network Connections, those before CONNECT included; as `figures` has it, at no cost."""
         return len(self._slots)
 
     @property
@@ -282,7 +282,7 @@ class Server:
         queued = (session for session in sessions if session is not None and session.state is SessionState.QUEUED)
         return max((len(session.sender.newest_values) for session in queued), default=0)
 
-    def dispatch(self, updates: list[Update], *, origin: str | None = None, position: int = 0) -> int:
+    def dispatch(self, updates: list[Update], *, origin: str | None = None, position: int = 0) -> None:
         """Deliver a batch of updates to every session with a matching subscription.
 
         Args:
@@ -290,21 +290,17 @@ class Server:
             origin: Client Identifier of the local client that published all of them, for No Local; None when
                 they came from elsewhere.
             position: Number of the batch in the history of messages on disk; 0 when it is not there.
-
-        Returns:
-            The number of messages sent to sessions or queued for them, counted for each session.
         """
         if self.pauses.until_s is not None:
             self.pauses.check()
         if self.recent is not None:
             self.recent.note_dispatched(updates)
         session = self.registry.get(origin) if origin is not None else None
-        handed = self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
+        self._dispatcher.dispatch(updates, now_ns=self._clock.now_ns(), origin=session, position=position)
         for watch in self._watchers:
             watch(updates)
         if self.registry.overflowed:
             self.lifecycles.end_overflowed()
-        return handed
 
     def dispatch_again(self, batch: HistoryBatch) -> None:
         """Deliver a batch that an earlier process has dispatched to the sessions that are restored so far."""
@@ -352,14 +348,14 @@ class Server:
         """Number of sessions, those without a connection included."""
         return len(self.registry)
 
-    def stats(self) -> ServerStats:
-        """Return the figures of the server: now, those of sessions as `SessionLoad.now` has them."""
-        return self.counters.stats(
-            self.registry.load.now(),
-            connections=self.connection_count,
-            sessions=len(self.registry),
-            audiences=self.registry.index.count,
-        )
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of the server, by name: now, those of sessions as `SessionLoad.now` has them."""
+        gauges = {
+            "connections": self.connection_count,
+            "sessions": len(self.registry),
+            "audiences": self.registry.index.count,
+        }
+        return {**gauges, **self.registry.load.now()._asdict(), **self.counters.figures()}
 
     async def clients(self, query: ClientQuery, *, slices: Slices | None = None) -> ClientPage:
         """Return the figures of single clients, in slices of the event loop; None for slices of their own."""

@@ -35,10 +35,9 @@ class Observer(Subscriber):
         self.state = SessionState.QUEUED  # so batches come as messages, and nothing is encoded for it
         self._take = take
 
-    def enqueue(self, batch: MessageBatch) -> int:
-        """Hand the updates of a batch over; nothing counts as delivered."""
+    def enqueue(self, batch: MessageBatch) -> None:
+        """Hand the updates of a batch over."""
         self._take([message[0] for message in batch.messages])
-        return 0
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Hand the updates of a batch over; nothing is to be written."""

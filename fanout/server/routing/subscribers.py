@@ -96,12 +96,8 @@ class Subscriber(ABC):
         """Writes to its Network Connection; None unless its state is DIRECT."""
 
     @abstractmethod
-    def enqueue(self, batch: MessageBatch) -> int:
-        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2.
-
-        Returns:
-            The number of messages queued.
-        """
+    def enqueue(self, batch: MessageBatch) -> None:
+        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2."""
 
     @abstractmethod
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:

@@ -222,26 +222,20 @@ class SessionSender:
             return False
         return True
 
-    def enqueue(self, batch: MessageBatch, *, start: int = 0, conflate: bool = False) -> int:
-        """Queue a batch from index `start`; for a slow client keep only the newest of messages that may be conflated.
+    def enqueue(self, batch: MessageBatch, *, conflate: bool = False) -> None:
+        """Queue a batch; for a slow client keep only the newest of messages that may be conflated.
 
         Args:
             batch: The messages.
-            start: Index of the first message; 0 while there are newest values.
             conflate: True when the client reads too slowly.
-
-        Returns:
-            The number of messages queued.
         """
         self.inflight.follower.leave()
-        count = len(batch.messages) - start
-        if self._first_topics and (left := self._queue_first(batch)) is not batch:
-            batch = left
+        if self._first_topics:
+            batch = self._queue_first(batch)
         if not conflate and not self.newest_values:
-            self._append(batch, start)
-            return count
-        self._conflate(batch)
-        return count
+            self._append(batch)
+        else:
+            self._conflate(batch)
 
     def _queue_first(self, batch: MessageBatch) -> MessageBatch:
         """Queue the messages of a batch that wait for no other; return the rest of them."""

@@ -185,22 +185,17 @@ class Session(Subscriber):
         self.sender.cancel_retained(topic_filter)
         self._update_state()
 
-    def enqueue(self, batch: MessageBatch) -> int:
-        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2.
-
-        Returns:
-            The number of messages queued.
-        """
+    def enqueue(self, batch: MessageBatch) -> None:
+        """Queue a batch; without a Network Connection only its messages at QoS 1 and 2."""
         if self._connection_write is None:
-            queued = self.sender.enqueue(batch.durable(), conflate=self.age_bound)
+            self.sender.enqueue(batch.durable(), conflate=self.age_bound)
         else:
-            queued = self.sender.enqueue(batch, conflate=self._paused)
+            self.sender.enqueue(batch, conflate=self._paused)
         self._update_state()
         if self.sender.queue.overflowed:
             self._overflowed[self] = None
         elif self.age_bound and self._wake is not None:
             self._wake()
-        return queued
 
     def send(self, batch: MessageBatch, *, now_ns: int) -> bytes:
         """Return the bytes of a batch for a session that is DIRECT; messages above its window are queued."""

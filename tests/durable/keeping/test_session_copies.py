@@ -79,11 +79,11 @@ class Member(NodeInMemory):
         self.server.lifecycles.keepers.join(self.copies)
         self.server.recent = self.recent
 
-    def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> int:
+    def take(self, updates: list[Update], *, origin: str | None = None, packet_ids: tuple[int, ...] = ()) -> None:
         """Take updates of the link."""
         if origin is None:
             self.recent.note(LINK, updates, now_ns=self.clock.now_ns())
-        return super().take(updates, origin=origin, packet_ids=packet_ids)
+        super().take(updates, origin=origin, packet_ids=packet_ids)
 
     def mark(self, number: int) -> None:
         """Take a heartbeat."""

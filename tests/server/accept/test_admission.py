@@ -92,15 +92,15 @@ async def test_connection_of_the_load_balancer_itself(proxied: NodeInMemory, hea
 async def test_malformed_header_closes(proxied: NodeInMemory, data: bytes) -> None:
     """Without a valid header nothing is answered, and nothing is left behind."""
     await end_of(proxied, data)
-    await wait_until(lambda: proxied.server.stats().connections_refused_total == 1)
-    assert proxied.server.stats().connections == 0
+    await wait_until(lambda: proxied.server.figures()["connections_refused_total"] == 1)
+    assert proxied.server.figures()["connections"] == 0
 
 
 async def test_untrusted_sender_closes(start_node: StartNode) -> None:
     """Who is not named gets nowhere, with the best header."""
     node = await start_node(**behind_proxy(proxy_protocol_from=(ip_network("10.0.0.0/8"), ip_network("::1"))))
     await end_of(node, V1 + CONNECT)
-    await wait_until(lambda: node.server.stats().connections_refused_total == 1)
+    await wait_until(lambda: node.server.figures()["connections_refused_total"] == 1)
 
 
 async def test_header_where_none_is_expected_closes(start_node: StartNode) -> None:
@@ -121,14 +121,14 @@ async def test_header_has_a_time_limit(proxied: NodeInMemory) -> None:
     await sent(proxied, writer, V1[:20])
     await proxied.pass_time(5.1)
     await closed(reader, writer)
-    assert proxied.server.stats().connections_refused_total == 1
+    assert proxied.server.figures()["connections_refused_total"] == 1
 
 
 async def test_connections_on_their_way_count(start_node: StartNode) -> None:
     """No more connections wait for their header than there may be connections; a stop ends them."""
     node = await start_node(**behind_proxy(), connections_max=2)
     waiting = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(3)]
-    await wait_until(lambda: node.server.stats().connections_refused_total == 1)
+    await wait_until(lambda: node.server.figures()["connections_refused_total"] == 1)
     await node.server.stop(deadline_s=0.1)
     for reader, writer in waiting:
         await closed(reader, writer)
@@ -212,7 +212,7 @@ async def test_failed_handshake_behind_a_header_closes(start_node: StartNode, tm
     reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
     writer.write(V1 + CONNECT)
     await closed(reader, writer)
-    await wait_until(lambda: node.server.stats().connections_refused_total == 1)
+    await wait_until(lambda: node.server.figures()["connections_refused_total"] == 1)
 
 
 async def test_header_in_front_of_websocket(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:

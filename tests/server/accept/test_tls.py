@@ -182,7 +182,7 @@ async def test_slow_reader_keeps_its_messages_waiting(start_node: StartNode, aut
         for number in range(400):
             node.take([update(b"t", b"%06d" % number + b"x" * 100_000, retain=False)])
             await asyncio.sleep(0)
-        assert node.server.stats().queued_messages > 100
+        assert node.server.figures()["queued_messages"] > 100
         client.resume()
         messages = await client.messages(400)
         assert [int(message.payload[:6]) for message in messages] == list(range(400))
@@ -199,7 +199,7 @@ async def test_plain_mqtt_gets_nowhere(start_node: StartNode, authority: Authori
     with pytest.raises(ssl.SSLCertVerificationError):
         await asyncio.open_connection("127.0.0.1", node.port, ssl=ssl.create_default_context())
     async with await connect(node, client_context(authority)):
-        assert node.server.stats().connections == 1
+        assert node.server.figures()["connections"] == 1
 
 
 async def test_required_certificate(start_node: StartNode, authority: Authority, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ async def test_required_certificate(start_node: StartNode, authority: Authority,
     for context in (client_context(authority), client_context(authority, *stranger)):
         with pytest.raises(REFUSED):
             await connect(node, context)
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
 
 
 async def test_optional_certificate(start_node: StartNode, authority: Authority) -> None:

@@ -207,8 +207,8 @@ async def test_text_frame_is_refused(web: NodeInMemory) -> None:
         client.send(frame(BINARY, encode(Publish(b"t", b"1"), version=5)) + frame(TEXT, PINGREQ))
         await client.expect_end(1003)
     assert [row[:2] for _, row in web.published] == [(b"t", b"1"), (b"will", b"gone")]
-    assert web.server.stats().protocol_errors_total == 1
-    await wait_until(lambda: web.server.stats().connections == 0)
+    assert web.server.figures()["protocol_errors_total"] == 1
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
 
 
 @pytest.mark.parametrize("subprotocol", ["", "chat", "mqttv3.1"])
@@ -216,8 +216,8 @@ async def test_missing_subprotocol_is_refused(web: NodeInMemory, subprotocol: st
     """Without `mqtt` among the subprotocols there is no WebSocket [MQTT-6.0.0-3]."""
     async with await Browser.open(web, subprotocol=subprotocol) as client:
         assert client.status == 400
-    await wait_until(lambda: web.server.stats().connections == 0)
-    assert web.server.stats().connections_refused_total == 1
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
+    assert web.server.figures()["connections_refused_total"] == 1
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ async def test_pages_of_the_same_host_may_connect(web: NodeInMemory, host: str, 
     """Without a list, an origin must name the host of the request; whoever sends none is no browser."""
     async with await Browser.open(web, Host=host, Origin=origin) as client:
         assert client.status == status
-    await wait_until(lambda: web.server.stats().connections == 0)
-    stats = web.server.stats()
-    assert stats.entry_faults_total["websocket"] == int(status == 403)
-    assert stats.connections_refused_total == 1  # none of them sent CONNECT
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
+    figures = web.server.figures()
+    assert figures["entry_faults_total"]["websocket"] == int(status == 403)
+    assert figures["connections_refused_total"] == 1  # none of them sent CONNECT
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ async def test_plain_http_and_plain_mqtt_are_refused(web: NodeInMemory) -> None:
     async with asyncio.timeout(30):
         await reader.read()
     writer.close()
-    await wait_until(lambda: web.server.stats().connections == 0)
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
 
 
 async def test_close_is_answered(web: NodeInMemory) -> None:
@@ -324,8 +324,8 @@ async def test_close_is_answered(web: NodeInMemory) -> None:
         await client.expect_connack()
         client.send(frame(CLOSE, b"\x03\xe8"))
         await client.expect_end(1000)
-    await wait_until(lambda: web.server.stats().connections == 0)
-    assert web.server.stats().protocol_errors_total == 0
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
+    assert web.server.figures()["protocol_errors_total"] == 0
 
 
 async def test_broken_mqtt_is_told_and_closed(web: NodeInMemory) -> None:
@@ -356,7 +356,7 @@ async def test_broken_frames_close(web: NodeInMemory, data: bytes, code: int) ->
     async with await Browser.open(web) as client:
         client.send(data)
         await client.expect_end(code)
-    await wait_until(lambda: web.server.stats().connections == 0)
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
 
 
 async def test_little_is_kept_before_connect(web: NodeInMemory) -> None:
@@ -366,9 +366,9 @@ async def test_little_is_kept_before_connect(web: NodeInMemory) -> None:
         client.send(large + bytes(CONNECT_BYTES_MAX + 100_000))
         with contextlib.suppress(ConnectionError):  # of what it sent, a part is not read any more
             await client.expect_end(1009)
-    await wait_until(lambda: web.server.stats().connections == 0)
-    assert web.server.stats().entry_faults_total["websocket"] == 1
-    assert web.server.stats().received_bytes_total == 0
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
+    assert web.server.figures()["entry_faults_total"]["websocket"] == 1
+    assert web.server.figures()["received_bytes_total"] == 0
     async with await Browser.open(web) as client:
         payload = bytes(web.config.packet_bytes_max - 8)
         packet = encode(Publish(b"t", payload), version=5)
@@ -394,8 +394,8 @@ async def test_rubbish_right_behind_the_handshake(web: NodeInMemory, subprotocol
     async with asyncio.timeout(30):
         assert await reader.read() == b""
     writer.close()
-    await wait_until(lambda: web.server.stats().connections == 0)
-    assert web.server.stats().protocol_errors_total == 1
+    await wait_until(lambda: web.server.figures()["connections"] == 0)
+    assert web.server.figures()["protocol_errors_total"] == 1
 
 
 async def test_silent_client_is_closed_in_time(web: NodeInMemory) -> None:
@@ -405,7 +405,7 @@ async def test_silent_client_is_closed_in_time(web: NodeInMemory) -> None:
         opcode, data = await client.receive()
         assert (opcode, data) == (CLOSE, b"\x03\xe8")
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
-    await wait_until(lambda: web.server.stats().connections == 1)
+    await wait_until(lambda: web.server.figures()["connections"] == 1)
     await web.pass_time(5.1)
     assert await reader.read() == b""
     writer.close()
@@ -422,7 +422,7 @@ async def test_slow_reader_keeps_its_messages_waiting(start_node: StartNode) -> 
         for _ in range(400):
             node.take([update(b"t", b"x" * 100_000, retain=False)])
             await asyncio.sleep(0)
-        assert node.server.stats().queued_messages > 100
+        assert node.server.figures()["queued_messages"] > 100
         received = 0
         while received < 400 * 100_000:
             opcode, data = await client.receive()
@@ -495,13 +495,13 @@ async def test_one_read_of_a_websocket_in_a_turn(start_node: StartNode) -> None:
         sender.setblocking(True)
         publish = encode(Publish(b"t", b"x" * 1000), version=5)
         data, bytes_in_all = frame(BINARY, publish) * 500, len(publish) * 500
-        before = node.server.stats().received_bytes_total
+        before = node.server.figures()["received_bytes_total"]
         sending = asyncio.create_task(asyncio.to_thread(sender.sendall, data))
         received = most = 0
         async with asyncio.timeout(30):
             while received < bytes_in_all:
                 await asyncio.sleep(0)
-                now = node.server.stats().received_bytes_total - before
+                now = node.server.figures()["received_bytes_total"] - before
                 most, received = max(most, now - received), now
         await sending
         sender.close()

@@ -86,7 +86,7 @@ async def test_client_that_is_away(node: NodeInMemory) -> None:
     """It has a queue, and neither address nor time of connection."""
     async with await RawClient.connect(node.port, "app", properties=LASTING) as client:
         await client.subscribe(b"plant/#", qos=1)
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     node.set(b"plant/a", b"1", qos=1)
     found = await one(node, "app")
     assert (found.address, found.connected_s, found.acked_bytes, found.slow_s) == (None, None, None, None)
@@ -232,7 +232,7 @@ async def test_kicked_client_can_resume_its_session(node: NodeInMemory) -> None:
         ]
         assert [message.payload for message in await witness.messages_until_ping()] == [b"gone"]
     assert node.server.registry.get("app") is not None
-    assert node.server.stats().ended_total == {"administrative_action": 1}
+    assert node.server.figures()["ended_total"] == {"administrative_action": 1}
 
 
 async def test_kicked_client_without_an_expiry_loses_its_session(node: NodeInMemory) -> None:
@@ -248,7 +248,7 @@ async def test_kicked_cleanly(node: NodeInMemory) -> None:
         assert node.server.lifecycles.kick("app", clean=True) == Kicked(was_connected=True, session_ended=True)
         await client.expect_end(ReasonCode.ADMINISTRATIVE_ACTION)
     await (await RawClient.connect(node.port, "away", properties=LASTING)).close()
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     assert node.server.lifecycles.kick("away") == Kicked(was_connected=False, session_ended=False)
     assert node.server.lifecycles.kick("away", clean=True) == Kicked(was_connected=False, session_ended=True)
     assert node.server.lifecycles.kick("away", clean=True) is None

@@ -90,7 +90,7 @@ def pass_time(node: NodeInMemory, seconds: float) -> None:
 
 def wills(node: NodeInMemory) -> int:
     """Return how many Will Messages were published."""
-    return node.server.stats().wills_total
+    return int(node.server.figures()["wills_total"])
 
 
 async def test_clients_with_a_durable_session_are_disconnected(node: NodeInMemory) -> None:
@@ -236,7 +236,7 @@ async def test_a_pause_is_seen_before_anything_is_done(act: str, node: NodeInMem
     if act == "read":
         here.publish(b"t", b"2", qos=1, packet_id=1)
     elif act == "batch":
-        assert node.take([update(b"t", b"2", qos=1, retain=False)]) == 2
+        node.take([update(b"t", b"2", qos=1, retain=False)])
     elif act in ("expiry", "will"):
         node.server.context.timer.run_due()
     await wait_until(lambda: lifecycles.fence.is_up)

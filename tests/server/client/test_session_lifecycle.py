@@ -48,9 +48,13 @@ async def test_sessions_of_an_audience_overflow_together(start_node: StartNode) 
         will = Will(b"wills", b"gone", qos=1)
         clients = await connect_all(node, stack, count=SESSIONS, topic_filter=b"#", properties=STALLING, will=will)
         node.take(BATCH)
-        stats = node.server.stats()
-        assert (stats.sessions, stats.sessions_overflowed_total, stats.wills_total) == (1, SESSIONS, SESSIONS)
-        assert stats.dropped_total["session_ended"] == SESSIONS * len(BATCH)
+        figures = node.server.figures()
+        assert (figures["sessions"], figures["sessions_overflowed_total"], figures["wills_total"]) == (
+            1,
+            SESSIONS,
+            SESSIONS,
+        )
+        assert figures["dropped_total"]["session_ended"] == SESSIONS * len(BATCH)
         assert sum(one.state is ConnectionState.OPEN for one in node.server.connections) == 1
         assert len(await witness.messages_until_ping()) == SESSIONS
         for client in clients:
@@ -66,14 +70,18 @@ async def test_absent_sessions_overflow_together_while_their_will_delay_runs(sta
         will = Will(b"wills", b"gone", properties=Properties(will_delay_interval=300))
         async with AsyncExitStack() as leaving:
             await connect_all(node, leaving, count=SESSIONS, topic_filter=b"#", properties=STALLING, will=will)
-        await wait_until(lambda: node.server.stats().connections == 1)
+        await wait_until(lambda: node.server.figures()["connections"] == 1)
         assert await witness.messages_until_ping() == []
         node.take(BATCH)
-        stats = node.server.stats()
-        assert (stats.sessions, stats.sessions_overflowed_total, stats.wills_total) == (1, SESSIONS, SESSIONS)
+        figures = node.server.figures()
+        assert (figures["sessions"], figures["sessions_overflowed_total"], figures["wills_total"]) == (
+            1,
+            SESSIONS,
+            SESSIONS,
+        )
         assert len(await witness.messages_until_ping()) == SESSIONS
         await node.pass_time(1000)  # longer than the Session Expiry Interval
-        assert (node.server.stats().wills_total, await witness.messages_until_ping()) == (SESSIONS, [])
+        assert (node.server.figures()["wills_total"], await witness.messages_until_ping()) == (SESSIONS, [])
 
 
 async def test_will_messages_of_overflowed_sessions_overflow_others(start_node: StartNode) -> None:
@@ -86,5 +94,5 @@ async def test_will_messages_of_overflowed_sessions_overflow_others(start_node: 
             await connect_all(node, stack, count=count, topic_filter=topic_filter, properties=STALLING, will=will)
         node.take(BATCH)
         assert [message.topic for message in await witness.messages_until_ping()] == [b"slow/will"] * 2
-        stats = node.server.stats()
-        assert (stats.sessions, stats.wills_total) == (1, 2 * WAITING_MAX + 2)
+        figures = node.server.figures()
+        assert (figures["sessions"], figures["wills_total"]) == (1, 2 * WAITING_MAX + 2)

@@ -90,5 +90,5 @@ async def test_slow_client_that_leaves_is_forgotten(node: NodeInMemory) -> None:
         await slow_down(node, client)
         node.set(b"data/0", PIECE)
         assert len(await lines_of(node, seconds=10)) == 1
-    await wait_until(lambda: node.server.stats().connections == 0)
+    await wait_until(lambda: node.server.figures()["connections"] == 0)
     assert await lines_of(node, seconds=10) == []

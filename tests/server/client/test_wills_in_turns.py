@@ -46,7 +46,7 @@ async def test_a_will_comes_before_anything_of_the_next_connection(
     await drop_many(node, clients)
     again = await clients.enter_async_context(await RawClient.connect(node.port, "dev", will=will))
     again.publish(b"status/dev", b"online", retain=True)
-    await wait_until(lambda: node.server.stats().wills_total == CLIENTS + 1, 20)
+    await wait_until(lambda: node.server.figures()["wills_total"] == CLIENTS + 1, 20)
     late = await clients.enter_async_context(await RawClient.connect(node.port, "late"))
     await late.subscribe(b"status/dev")
     assert [message.payload for message in await late.messages_until_ping()] == [b"online"]
@@ -58,4 +58,4 @@ async def test_no_will_is_lost_when_the_server_stops(start_node: StartNode, clie
     await drop_many(node, clients)
     await wait_until(lambda: len(node.server.connections) <= 60, 20)
     await node.server.stop(deadline_s=0.1)
-    assert node.server.stats().wills_total == CLIENTS
+    assert node.server.figures()["wills_total"] == CLIENTS
