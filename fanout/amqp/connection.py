@@ -32,7 +32,7 @@ from fanout.runtime.gc_freeze import let_go
 from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.base.context import ServerContext
-from fanout.server.base.deadlines import Deadline
+from fanout.server.base.timer import Deadline
 from fanout.server.client.connection import LINGER_S, ClientConnection, ConnectionState
 
 __all__ = ["AmqpConnection", "AmqpDoor", "HostServer"]

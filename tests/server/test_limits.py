@@ -704,7 +704,7 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
     node = await start_node()
     async with await RawClient.connect(node.port, "other") as other:
         await other.subscribe(b"t")
-        tasks, deadlines = len(asyncio.all_tasks()), len(node.server.context.timer._deadlines)
+        tasks, deadlines = len(asyncio.all_tasks()), len(node.server.context.timer)
         kinds = list(RUBBISH.values())
 
         async def send_rubbish(number: int) -> None:
@@ -725,7 +725,7 @@ async def test_rubbish_costs_few_lines_and_leaves_nothing(log: io.StringIO, star
         assert figures["protocol_errors_total"] == 1000
         await wait_until(lambda: len(asyncio.all_tasks()) == tasks)
         assert connections_in_memory(node) == 1
-        assert len(node.server.context.timer._deadlines) == deadlines
+        assert len(node.server.context.timer) == deadlines
         assert node.server._slots.origins == 1
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert "Traceback" not in log.getvalue()
@@ -749,7 +749,7 @@ async def test_rubbish_on_every_transport(log: io.StringIO, start_node: StartNod
         ),
     )
     ports = [int(address.rpartition(":")[2]) for address in node.server.addresses]
-    tasks, deadlines = len(asyncio.all_tasks()), len(node.server.context.timer._deadlines)
+    tasks, deadlines = len(asyncio.all_tasks()), len(node.server.context.timer)
     source = random.Random(1)
     heads = (b"", CLIENT_HELLO, UPGRADE, V1, V2[:20], encode(Connect("r"), version=5))
 
@@ -774,7 +774,7 @@ async def test_rubbish_on_every_transport(log: io.StringIO, start_node: StartNod
     assert (figures["connections"], figures["connections_opened_total"]) == (0, 500)
     assert all(count > 20 for count in figures["entry_faults_total"].values())
     assert connections_in_memory(node) == 0
-    assert (node.server._listeners._pending, len(node.server.context.timer._deadlines)) == ({}, deadlines)
+    assert (node.server._listeners._pending, len(node.server.context.timer)) == ({}, deadlines)
     assert "Traceback" not in log.getvalue()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert 5 <= len(lines) < 250

@@ -96,7 +96,7 @@ class SessionRestart:
             self._ended[session.client_id] = replace(
                 session, expiry_left_ms=1, subscriptions=(), in_flight=(), queue=(), retained=(), unreleased=frozenset()
             )
-            self._server.after(RETURN_S, end)
+            self._server.context.timer.after(RETURN_S, end)
 
 
 def _aged(session: ExportedSession, away_ms: int) -> ExportedSession:

@@ -14,7 +14,7 @@ from fanout.access.authorization import Access
 from fanout.access.identity import Identity
 from fanout.durable.ownership.ownership import Owner
 from fanout.errors import SessionMoveRefused
-from fanout.server.base.deadlines import Deadline
+from fanout.server.base.timer import Deadline
 from fanout.server.client.server import Server
 from fanout.server.messages.encoding import Message
 from fanout.server.session.exported_session import ExportedInFlight, ExportedSession, MoveRefusal

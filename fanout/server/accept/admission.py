@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from fanout.config import Address, ListenerConfig
 from fanout.runtime.first_record import HANDSHAKE_S, wait_for_handshake
-from fanout.runtime.turnstile import Turnstile
 from fanout.server.accept.peers import Peer, address_text, is_local, peer_of
 from fanout.server.accept.proxy_header import ProxyHeader, ProxyHeaderInvalid
 from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.accept.tls import ListenerTls
+from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import EntryFault, Limit
-from fanout.server.base.deadlines import Deadline
-from fanout.server.base.ports import Logger
+from fanout.server.base.timer import Deadline
 
 __all__ = ["AcceptPipeline", "AcceptingServer", "ListenerContext", "accept_connection"]
 
@@ -30,17 +29,8 @@ _CONNECTION_S = 0.0004
 class AcceptingServer(Protocol):
     """Interface of the server to the accept pipeline."""
 
-    @property
-    def logger(self) -> Logger:
-        """The log."""
-
-    @property
-    def turnstile(self) -> Turnstile:
-        """Bounds the work of clients that are not admitted in each turn of the event loop."""
-
-    @property
-    def accept_timeout_s(self) -> float:
-        """Limit in seconds until CONNECT must be there, PROXY header and TLS handshake included."""
+    context: ServerContext
+    """Shared objects of its parts."""
 
     def take_slot(self, host: str, *, address: str) -> ConnectionSlot | None:
         """Take a slot for a new connection; None when it is refused, which is then counted and logged.
@@ -74,9 +64,6 @@ class AcceptingServer(Protocol):
             left: True when the client only closed the connection, as health checks do; this is logged at DEBUG.
             more: For the log.
         """
-
-    def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
-        """Run `action` in `seconds`."""
 
     def new_protocol(self, peer: Peer, slot: ConnectionSlot, *, address: Address) -> asyncio.BufferedProtocol:
         """Make the protocol that serves a connection to the listener at `address`, and frees its slot in the end."""
@@ -142,6 +129,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
     def enter(self, connection: socket.socket, host: str) -> None:
         """Refuse an accepted socket, or make its transport when it is its turn, with TLS if that comes first."""
         networks, tls = self._listener.config.proxy_protocol_from, self._listener.tls
+        context = self._server.context
         assert self.slot is not None
         if networks and not _is_in(host, networks):
             self._refuse("not_in_proxy_protocol_from", why=EntryFault.PROXY_HEADER)
@@ -150,7 +138,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
         else:
             self._listener.pending[self] = None
             if tls is not None or networks:
-                self._deadline = self._server.after(self._server.accept_timeout_s, self._timed_out)
+                self._deadline = context.timer.after(context.config.connect_timeout_s, self._timed_out)
             first = None if networks else tls
             name = "accept" if first is None else "tls-handshake"
             self._task = asyncio.get_running_loop().create_task(self._make(connection, first), name=name)
@@ -215,7 +203,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
     async def _make(self, connection: socket.socket, tls: ListenerTls | None) -> None:
         """Make the transport of an accepted connection; `connection_made` goes on."""
         assert self.slot is not None
-        loop, turnstile = asyncio.get_running_loop(), self._server.turnstile
+        loop, turnstile = asyncio.get_running_loop(), self._server.context.turnstile
         try:
             if tls is None:
                 # Those of one that sends PROXY headers do not wait for each other, nor do those of a Unix socket.
@@ -227,7 +215,7 @@ class AcceptPipeline(asyncio.BufferedProtocol):
                 lambda: self,
                 connection,
                 ssl=tls.context,
-                ssl_handshake_timeout=2 * self._server.accept_timeout_s,  # the deadline comes first
+                ssl_handshake_timeout=2 * self._server.context.config.connect_timeout_s,  # the deadline comes first
             )
         except (OSError, ValueError) as error:
             if self.slot is not None:
@@ -241,12 +229,12 @@ class AcceptPipeline(asyncio.BufferedProtocol):
             self._task = None  # else it could be freed by a garbage collection only
 
     async def _wrap(self, transport: asyncio.Transport, tls: ListenerTls, *, who: Hashable) -> None:
-        if not await self._server.turnstile.turn(
+        if not await self._server.context.turnstile.turn(
             who=who, at_least_s=HANDSHAKE_S, is_wanted=lambda: not transport.is_closing()
         ):
             return  # refused meanwhile, or left; `connection_lost` comes
         loop = asyncio.get_running_loop()
-        timeout_s = 2 * self._server.accept_timeout_s  # the deadline comes first
+        timeout_s = 2 * self._server.context.config.connect_timeout_s  # the deadline comes first
         error: Exception | None = None
         try:
             wrapped = await loop.start_tls(

@@ -204,7 +204,7 @@ class Listeners:
 
 
 def _log_failure(server: AcceptingServer, error: OSError) -> None:
-    server.logger.error("cannot_accept", detail=str(error))
+    server.context.logger.error("cannot_accept", detail=str(error))
 
 
 def _remove_leftover(path: Path) -> None:

@@ -26,7 +26,7 @@ from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import EntryFault, Limit
-from fanout.server.base.deadlines import Deadline
+from fanout.server.base.timer import Deadline
 from fanout.server.client.connack import Terms, encode_refusal
 from fanout.server.client.send_buffer import SendBuffer
 from fanout.server.client.topic_aliases import TopicAliases

@@ -33,7 +33,6 @@ from fanout.server.accept.peers import Peer
 from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots
 from fanout.server.base.context import ServerContext
 from fanout.server.base.counters import Counters, EntryFault, Limit
-from fanout.server.base.deadlines import Deadline
 from fanout.server.base.pacing import Pacer
 from fanout.server.base.pauses import Pauses
 from fanout.server.base.ports import Clock, Ingress, Logger, RetainedStore
@@ -375,16 +374,6 @@ class Server:
 
     # For connections.
 
-    @property
-    def accept_timeout_s(self) -> float:
-        """Limit in seconds until CONNECT must be there, PROXY header and TLS handshake included."""
-        return self.config.connect_timeout_s
-
-    @property
-    def turnstile(self) -> Turnstile:
-        """Bounds the work of clients that are not admitted."""
-        return self.context.turnstile
-
     def take_slot(self, host: str, *, address: str) -> ConnectionSlot | None:
         """Take a slot for a new connection; None when it is refused; see `AcceptingServer`."""
         self.counters.connections_opened += 1
@@ -487,10 +476,6 @@ class Server:
             work_max=_WORK_MAX,
             role="server",
         )
-
-    def after(self, seconds: float, action: Callable[[], None]) -> Deadline:
-        """Run `action` in `seconds`, by the server's clock."""
-        return self.context.timer.after(seconds, action)
 
     def open_session(self, connection: ClientConnection, packet: Connect) -> None:
         """Carry out a CONNECT when it is its turn: accept or refuse, take over, resume or begin the session."""

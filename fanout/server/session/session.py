@@ -13,7 +13,7 @@ from fanout.chain.age_bound import AgeBound
 from fanout.mqtt.decoder import AckRun
 from fanout.mqtt.packets import PacketType
 from fanout.server.base.counters import Counters
-from fanout.server.base.deadlines import Deadline
+from fanout.server.base.timer import Deadline
 from fanout.server.messages.encoding import WireVariant
 from fanout.server.messages.queue import Conflatable, MessageBatch, MessageQueue
 from fanout.server.routing.subscribers import SessionState, Subscriber, Write

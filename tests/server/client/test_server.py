@@ -482,9 +482,9 @@ async def test_start_fails_when_the_address_is_taken(node: NodeInMemory) -> None
 async def test_timer_runs_by_itself(node: NodeInMemory) -> None:
     """What is due is done without anybody asking for it."""
     done: list[str] = []
-    node.server.after(0.02, lambda: done.append("late"))
-    node.server.after(0.01, lambda: done.append("early"))
-    node.server.after(0.015, lambda: done.append("never")).cancel()
+    node.server.context.timer.after(0.02, lambda: done.append("late"))
+    node.server.context.timer.after(0.01, lambda: done.append("early"))
+    node.server.context.timer.after(0.015, lambda: done.append("never")).cancel()
     node.clock.advance(0.02)
     await wait_until(lambda: len(done) == 2)
     assert done == ["early", "late"]
