@@ -42,7 +42,7 @@ from fanout.link.model.events import (
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.skipped import DeviationTolerated, MessageSkipped, not_held_text
 from fanout.link.model.states import LinkState
-from fanout.link.model.status import STALE, AuditTotals, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
+from fanout.link.model.status import STALE, Clock, LinkSink, LinkStatus, SelectorStatus, causes_of_absence
 from fanout.link.session.machine import LinkSession
 from fanout.link.session.twin import TWIN_HINT
 from fanout.link.snapshot.capability_check import LIMIT_REFUSALS
@@ -104,7 +104,10 @@ class Reporter:
         self._logger = logger
         self._since_ns = clock.now_ns()
         self._notice = NO_NODE
-        self._audits = AuditTotals()
+        self._audit: AuditReport | None = None
+        """Report of the newest audit that ended; None before the first."""
+        self._audit_ended_ns = self._audit_completed_ns = 0
+        """When that one, and the newest that did not fail, ended."""
         self._possible_loss = ""
         """Why updates may be missing; empty without a sign of it."""
         self._doubted_since: float | None = None
@@ -195,7 +198,9 @@ class Reporter:
                 stale_since is not None
                 and self._may_serve(now - stale_since, complete=all(each.complete for each in selectors))
             ),
-            audits=self._audits,
+            newest_audit=self._audit,
+            audit_ended_ns=self._audit_ended_ns,
+            audit_completed_ns=self._audit_completed_ns,
             unconfirmed=len(replica.unconfirmed),
             user=self._config.username or "",
             twin=lifecycle.twin.reason,
@@ -515,7 +520,14 @@ class Reporter:
         )
 
     def _end_audit(self, report: AuditReport, *, called: str) -> None:
-        self._audits = self._audits.with_report(report, now_ns=self._clock.now_ns())
+        counters = self._session.counters
+        counters.audits_total += 1
+        counters.audits_failed_total += bool(report.failure)
+        counters.audit_changed_total += report.changed
+        counters.audit_removed_total += report.removed
+        self._audit, self._audit_ended_ns = report, self._clock.now_ns()
+        if not report.failure:
+            self._audit_completed_ns = self._audit_ended_ns
         # During an audit updates come at QoS 0, which a primary with a full queue drops just like copies.
         if report.loss:
             self._possible_loss = f"updates may be missing since an audit failed: {report.failure}"

@@ -515,11 +515,7 @@ class NodeDocuments:
             audit=_audit_detail(status),
             client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
             primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
-            audit_completed=utc_from_ns(status.audits.completed_ns) if status.audits.completed_ns else None,
-            audits_total=status.audits.ended_total,
-            audits_failed_total=status.audits.failed_total,
-            audit_changed_total=status.audits.changed_total,
-            audit_removed_total=status.audits.removed_total,
+            audit_completed=utc_from_ns(status.audit_completed_ns) if status.audit_completed_ns else None,
             sampling=_sampling_detail(status.sampling),
             skipped_newest=tuple(
                 SkippedDetail(at=utc_from_ns(one.at_ns), topic=one.topic, reason=one.reason.value, detail=one.detail)
@@ -615,8 +611,8 @@ def _utc_from_s(time_s: int | None) -> datetime | None:
 
 
 def _audit_detail(status: LinkStatus) -> AuditDetail | None:
-    last = status.audits.last
-    return None if last is None else _audit_detail_of(last, ended_ns=status.audits.last_ended_ns)
+    last = status.newest_audit
+    return None if last is None else _audit_detail_of(last, ended_ns=status.audit_ended_ns)
 
 
 def _sampling_detail(totals: SamplingTotals) -> SamplingDetail:

@@ -627,8 +627,10 @@ async def test_an_audit_is_asked_for_and_told() -> None:
         assert link.status.alarm is None
         assert link.status.not_ready_reason is None
         assert link.values().keys() == {topic.decode() for topic in primary.retained}
-        totals = link.status.audits
-        assert (totals.ended_total, totals.failed_total, totals.removed_total, totals.last) == (2, 0, 5, report)
+        status, totals = link.status, link.status.counters
+        assert (totals.audits_total, totals.audits_failed_total, totals.audit_removed_total) == (2, 0, 5)
+        assert status.newest_audit == report
+        assert status.audit_completed_ns == status.audit_ended_ns > 0
         assert [json.loads(event["detail"])["removed"] for event in link.sink.named("audit")] == [0, 5]
 
 
@@ -648,10 +650,15 @@ async def test_an_audit_that_is_cut_short_takes_readiness_away() -> None:
     primary = FakePrimary(retained=dict(VALUES))
     async with FakeServer(primary) as server, running(config_for(server.port, snapshot_quiet_s=0.5)) as link:
         await link.wait_state(LinkState.LIVE)
+        await link.link.audit()
+        completed_ns = link.status.audit_ended_ns
         primary.truncate_after = 100
         report = await link.link.audit()
         primary.truncate_after = None
         assert "ended after 9" in report.failure
+        status, totals = link.status, link.status.counters
+        assert (totals.audits_total, totals.audits_failed_total, status.audit_completed_ns) == (2, 1, completed_ns)
+        assert (status.newest_audit, status.audit_ended_ns > completed_ns) == (report, True)
         assert not link.status.ready
         assert "an audit failed" in (link.status.not_ready_reason or "")
         assert len(link.values()) == len(VALUES)
@@ -769,7 +776,7 @@ async def test_heartbeats_that_the_primary_dropped_are_told() -> None:
             primary.silent_control = True
             await link.wait(lambda: len(primary.published) > before)
             primary.silent_control = False
-            await link.wait(lambda: link.status.audits.ended_total)
+            await link.wait(lambda: link.status.counters.audits_total)
             await link.wait(lambda: link.status.ready)
             assert link.status.counters.heartbeats_lost_total == 1
     (told,) = [line for line in lines if "dropped heartbeats" in str(line["event"])]

@@ -53,9 +53,9 @@ async def test_a_value_that_is_missing_calls_for_an_audit_at_once() -> None:
     async with sampled(one, beside, lines=lines) as (link, _):
         await link.wait(lambda: link.status.sampling.samples_total)
         del one.retained[b"plant/3"], beside.retained[b"plant/3"]
-        await link.wait(lambda: link.status.audits.last is not None)
-        assert link.status.audits.last is not None
-        assert link.status.audits.last.reason == "sample"
+        await link.wait(lambda: link.status.newest_audit is not None)
+        assert link.status.newest_audit is not None
+        assert link.status.newest_audit.reason == "sample"
         assert '"reason": "sample"' in link.sink.named("audit")[0]["detail"]
         (line,) = [
             line for line in lines if line["event"] == "sample of topics differs from the replica, audit follows"
@@ -94,7 +94,7 @@ async def test_topics_that_the_primary_refuses_to_be_asked_for_call_for_no_audit
     async with sampled(one, beside, lines=lines) as (link, _):
         await link.wait(lambda: link.status.sampling.samples_total >= 4)
         status = link.status
-        assert (status.sampling.missing_total, status.sampling.audits_total, status.audits.ended_total) == (0, 0, 0)
+        assert (status.sampling.missing_total, status.sampling.audits_total, status.counters.audits_total) == (0, 0, 0)
         assert status.ready
         if share == "all":
             assert status.sampling.topics_total == 0
@@ -118,7 +118,7 @@ async def test_a_primary_that_takes_eight_filters_is_sampled() -> None:
         await link.wait(lambda: link.status.sampling.samples_total >= samples + 3)
         assert len(beside.connects) <= connects + 5, "the size that works is remembered"
         del one.retained[b"plant/3"], beside.retained[b"plant/3"]
-        await link.wait(lambda: link.status.audits.last is not None)
+        await link.wait(lambda: link.status.newest_audit is not None)
         assert link.status.sampling.missing_total == 1
 
 
@@ -149,7 +149,7 @@ async def test_an_audit_in_the_links_own_session_that_finds_all_ends_the_alarm()
         before = len(one.subscribes)
         await link.wait(lambda: "resting" in link.status.sampling.off)
         assert "depend on the Client Identifier" in link.status.sampling.off
-        assert link.status.audits.ended_total == 1
+        assert link.status.counters.audits_total == 1
         assert link.status.ready
         assert len(link.values()) == len(VALUES)
         assert all(update[1] for update in link.sink.dispatched())
@@ -166,7 +166,7 @@ async def test_a_primary_that_takes_no_second_connection_is_asked_more_and_more_
     async with sampled(one, beside, lines=lines) as (link, _):
         await link.wait(lambda: link.status.sampling.failed_total >= 2)
         assert "the primary could not be asked by name: the primary refused" in link.status.sampling.off
-        assert link.status.audits.ended_total == 0
+        assert link.status.counters.audits_total == 0
         assert link.status.ready
         beside.connack = Connack(False, 0)
         await link.wait(lambda: link.status.sampling.samples_total)

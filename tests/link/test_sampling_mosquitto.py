@@ -61,7 +61,7 @@ class Primary:
     @property
     def last_reason(self) -> str:
         """What called for the newest audit."""
-        last = self.status.audits.last
+        last = self.status.newest_audit
         return "" if last is None else last.reason
 
 
@@ -110,7 +110,7 @@ async def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
             await primary.link.wait(lambda before=before: primary.status.sampling.samples_total >= before + 2)
         sampling = primary.status.sampling
         assert (sampling.missing_total, sampling.changed_total, sampling.failed_total) == (0, 0, 0)
-        assert (sampling.audits_total, sampling.off, primary.status.audits.ended_total) == (0, "", 0)
+        assert (sampling.audits_total, sampling.off, primary.status.counters.audits_total) == (0, "", 0)
         assert sampling.topics_total >= 6 * 12
         assert sampling.last_ns > 0
         assert primary.status.counters.epochs_total == 1
@@ -123,7 +123,7 @@ async def test_half_a_tree_that_is_hidden_is_seen_within_two_heartbeats(tmp_path
         await primary.allow(range(0, LINES, 2))
         assert await primary.samples_until_audit() <= 2
         assert primary.status.sampling.missing_total >= 3
-        last = primary.status.audits.last
+        last = primary.status.newest_audit
         assert last is not None
         assert last.checked == len(VALUES)
         assert warnings(primary.lines)[0] == "sample of topics differs from the replica, audit follows"
@@ -140,7 +140,7 @@ async def test_values_that_changed_behind_the_links_back_are_seen(tmp_path: Path
         await primary.allow(range(LINES))
         assert primary.link.values() == dict(VALUES)
         assert await primary.samples_until_audit() == 1
-        sampling, last = primary.status.sampling, primary.status.audits.last
+        sampling, last = primary.status.sampling, primary.status.newest_audit
         assert (sampling.missing_total, sampling.changed_total > 3) == (0, True)
         assert last is not None
         assert (last.changed, last.removed) == (len(changed), 0)

@@ -179,7 +179,7 @@ async def test_a_member_that_differs_is_repaired(tmp_path: Path, monkeypatch: py
             await wait_until(lambda: values_of(odd) == expected, what=lambda: str(told(odd)))
             await wait_until(lambda: all(map(is_equal, pool)))
             assert repairs_of(odd) >= 1
-            last = odd.links[0].status().audits.last
+            last = odd.links[0].status().newest_audit
             assert last is not None
             assert last.reason == "pool"
             assert [repairs_of(node) for node in (pool[0], pool[2])] == [0, 0]

@@ -31,6 +31,14 @@ class LinkCounters:
     """Snapshots and verifications that failed because the retained set was truncated."""
     stalls_total: int = 0
     """Stalls of the live link."""
+    audits_total: int = 0
+    """Audits that have ended, failed ones included."""
+    audits_failed_total: int = 0
+    """Audits among these that failed."""
+    audit_changed_total: int = 0
+    """Topics that audits repaired."""
+    audit_removed_total: int = 0
+    """Topics that audits removed."""
     missing_announced_total: int = 0
     """Announcements of missing topics that the primary accepted."""
     missing_suppressed_total: int = 0

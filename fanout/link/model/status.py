@@ -18,7 +18,6 @@ from fanout.selection import Selector
 
 __all__ = [
     "STALE",
-    "AuditTotals",
     "Clock",
     "EventColumns",
     "LinkSink",
@@ -51,38 +50,6 @@ class SelectorStatus:
     """True if it was added to a link whose other selectors were proved, and is not proved yet."""
     maybe_unreadable: bool = False
     """True if it is empty, and may be so because the link's user may not read it at the primary."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditTotals:
-    """Totals over the audits of a link since it was started."""
-
-    ended_total: int = 0
-    """Audits that have ended, failed ones included."""
-    failed_total: int = 0
-    """Audits among these that failed."""
-    changed_total: int = 0
-    """Topics repaired."""
-    removed_total: int = 0
-    """Topics removed."""
-    last: AuditReport | None = None
-    """Report of the newest audit that ended; None before the first."""
-    last_ended_ns: int = 0
-    """When the newest audit ended, Unix time in nanoseconds."""
-    completed_ns: int = 0
-    """When the newest audit that did not fail ended, Unix time in nanoseconds; 0 before one."""
-
-    def with_report(self, report: AuditReport, *, now_ns: int) -> AuditTotals:
-        """Return the totals with one audit added."""
-        return AuditTotals(
-            ended_total=self.ended_total + 1,
-            failed_total=self.failed_total + bool(report.failure),
-            changed_total=self.changed_total + report.changed,
-            removed_total=self.removed_total + report.removed,
-            last=report,
-            last_ended_ns=now_ns,
-            completed_ns=self.completed_ns if report.failure else now_ns,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +107,12 @@ class LinkStatus:
     """Age of the values: seconds since they were last known to be current, 0 while they are; None without any."""
     serves_stale: bool
     """True if the values are complete and stale, and may be offered as such."""
-    audits: AuditTotals
-    """Totals over its audits."""
+    newest_audit: AuditReport | None
+    """Report of the newest audit that ended; None before the first."""
+    audit_ended_ns: int
+    """When that audit ended, Unix time in nanoseconds."""
+    audit_completed_ns: int
+    """When the newest audit that did not fail ended, Unix time in nanoseconds; 0 before one."""
     unconfirmed: int
     """Topics that the newest comparison did not bring, whose values are kept."""
     user: str

@@ -132,7 +132,7 @@ class TopicExplainer:
         held, answer, changing = await self._compare(link, replica, selector, topic)
         log = self._config.log
         status, now_ns = link.status(), self._clock.now_ns()
-        last = status.audits.last
+        last = status.newest_audit
         skipped = replica.refused.skip_reason(topic.encode())
         return TopicFacts(
             node=self._config.node.id,
@@ -148,7 +148,7 @@ class TopicExplainer:
                 since=utc_from_ns(status.since_ns),
                 current_until=None if status.stale_s is None else utc_from_ns(now_ns - int(status.stale_s * _NS_PER_S)),
                 reason=status.reason,
-                audited=utc_from_ns(status.audits.last_ended_ns) if last is not None and not last.failure else None,
+                audited=utc_from_ns(status.audit_ended_ns) if last is not None and not last.failure else None,
                 retained=not selector.live_only,
                 limit=None if skipped else replica.refused.limit_of(topic.encode(), index=index),
                 skipped=skipped,

@@ -14,7 +14,7 @@ from fanout.errors import FanoutError, LinkLost, PrimaryRefused
 from fanout.link.exact_names import NamedAnswer
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.states import LinkState
-from fanout.link.model.status import AuditTotals, LinkStatus
+from fanout.link.model.status import LinkStatus
 from fanout.mqtt.decoder import PublishRow
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.explain.explainer import TopicExplainer
@@ -220,8 +220,8 @@ async def test_a_lasting_difference_is_one() -> None:
     place = Place(AnsweringLink(values={"plant/1": b"new"}))
     place.hold(b"plant/1", b"old")
     for failure in ("", "cut short"):
-        audits = AuditTotals().with_report(AuditReport(confirmed=False, failure=failure), now_ns=NOW_NS + 1)
-        place.link.state = replace(LIVE, audits=audits)
+        report = AuditReport(confirmed=False, failure=failure)
+        place.link.state = replace(LIVE, newest_audit=report, audit_ended_ns=NOW_NS + 1)
         found = await place.explain("plant/1")
         assert found.verdict.kind == "differs"
         assert found.facts.link is not None
