@@ -10,11 +10,10 @@ import asyncio
 import dataclasses
 import functools
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.chain.cut import Cut
 from fanout.chain.stamp import StampCount
 from fanout.config import Address, LinkConfig, read_password
 from fanout.config.changes import takes_selectors_alone
@@ -25,6 +24,7 @@ from fanout.link.durability.commit_gate import CommitGate, ValueStore
 from fanout.link.durability.session_codec import encode_session, find_resumption
 from fanout.link.exact_names import NamedAnswer, ask_by_name
 from fanout.link.list_check import ListCheck
+from fanout.link.liveness.member_cuts import MemberCuts
 from fanout.link.missing_topics import MissingTopics
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.counters import LinkCounters
@@ -41,6 +41,7 @@ from fanout.link.model.events import (
 from fanout.link.model.resumption import Resumption
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import Clock, LinkSink, LinkStatus
+from fanout.link.protocol.control_channel import ControlChannel
 from fanout.link.protocol.forwarding import NOT_TAKEN, UNAVAILABLE
 from fanout.link.protocol.handshake import unanswered_hint
 from fanout.link.protocol.name_request import CHUNK_NAMES
@@ -521,12 +522,14 @@ class Link:
         self._driver.do(self._session.cut, nodes)
 
     @property
-    def has_markers(self) -> bool:
-        """True if the markers of this link come back, though it may be unable to send one at the moment.
+    def control(self) -> ControlChannel:
+        """Control channel: whether markers come back, and when; another object after a reload."""
+        return self._session.control
 
-        So it is just after a start, before the first `cut`, with clients that come already.
-        """
-        return self._session.control.is_open
+    @property
+    def cuts(self) -> MemberCuts:
+        """Heartbeats and cuts of the members of the pool, as far as they come here; another object after a reload."""
+        return self._session.cuts
 
     @property
     def may_cut(self) -> bool:
@@ -550,13 +553,6 @@ class Link:
         self._driver.write_and_plan()
         return payload.decode()
 
-    def heard_s(self, node: str) -> float | None:
-        """Return when the newest heartbeat of a member, or of this node, came through the primary.
-
-        In monotonic seconds; None for never.
-        """
-        return self._session.cuts.heard_s(node)
-
     def tell_alone(self, instance: str) -> bool:
         """Tell the members of a pool, at the primary, that sessions go on without copies here.
 
@@ -564,37 +560,11 @@ class Link:
             instance: Identifier of this process for them.
 
         Returns:
-            True if that could be sent; it comes back as the heartbeats do (`said_alone_s`).
+            True if that could be sent; it comes back as the heartbeats do (`MemberCuts.said_alone_s`).
         """
         is_told = self._session.tell_alone(instance, now=self._clock.monotonic())
         self._driver.write_and_plan()
         return is_told
-
-    def said_alone_s(self, instance: str) -> float | None:
-        """Return when a process, or this one, last said through the primary that its sessions go on without copies.
-
-        In monotonic seconds; None for never.
-        """
-        return self._session.cuts.said_alone_s(instance)
-
-    @property
-    def may_have_markers(self) -> bool:
-        """True if it is not known that the primary refuses the markers of this link; True while it is not connected."""
-        return self._session.control.may_be_open
-
-    @property
-    def marker_sent_s(self) -> float | None:
-        """When the newest of the markers was sent that came back in this epoch, monotonic seconds; None for none."""
-        return self._session.control.returned_sent_s
-
-    @property
-    def own_cuts(self) -> Mapping[str, Cut]:
-        """Content of the replica at the newest heartbeats of this link, by their markers."""
-        return self._session.cuts.own
-
-    def newest_cut(self, node: str) -> Cut | None:
-        """Return what the replica held at the newest heartbeat of another member; None before one came."""
-        return self._session.cuts.newest(node)
 
     async def _audit(
         self, *, confirmed: int | None = None, reason: str = "", first: int = 0, recheck: bool = False

@@ -810,9 +810,9 @@ async def test_markers_of_a_pool_come_back_before_the_first_cut(comes_back: bool
     """A link that has just started has markers, though it can send one only once it listens to another member."""
     primary = FakePrimary(allow_control=comes_back)
     async with FakeServer(primary) as server, running(config_for(server.port)) as link:
-        assert not link.link.has_markers
+        assert not link.link.control.is_open
         await link.wait_state(LinkState.LIVE)
-        assert (link.link.has_markers, link.link.may_send_marker) == (comes_back, False)
+        assert (link.link.control.is_open, link.link.may_send_marker) == (comes_back, False)
         with pytest.raises(ValueError, match="can send no marker now"):
             link.link.send_marker()
         link.link.cut(["other"])

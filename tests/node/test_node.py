@@ -10,9 +10,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Literal, cast
 
 import httpx
@@ -24,7 +24,6 @@ from structlog.typing import FilteringBoundLogger
 
 from fanout.access.passwords import update_password_file
 from fanout.api.http_server import HttpServer
-from fanout.chain.cut import Cut
 from fanout.chain.readiness_notice import READINESS_TOPIC
 from fanout.cli.output.exit_codes import ExitCode
 from fanout.config import (
@@ -100,10 +99,6 @@ class LinkStandIn:
             self.ended = True
         raise self.fault or AssertionError
 
-    def heard_s(self, node: str) -> float | None:
-        """Hear nobody through the primary."""
-        return None
-
     def fail(self, fault: Exception) -> None:
         self.fault = fault
         self._failed.set()
@@ -111,12 +106,9 @@ class LinkStandIn:
     def retry(self) -> None:
         self.retried.set()
 
-    own_cuts: Mapping[str, Cut] = MappingProxyType({})
-    may_have_markers = may_send_marker = may_cut = False
-    marker_sent_s: float | None = None
-
-    def newest_cut(self, node: str) -> Cut | None:
-        return None
+    control = SimpleNamespace(is_open=False, may_be_open=False, returned_sent_s=None)
+    cuts = SimpleNamespace(own=MappingProxyType({}), newest=lambda node: None, heard_s=lambda node: None)
+    may_send_marker = may_cut = False
 
     def cut(self, nodes: Iterable[str]) -> None:
         """Listen to nobody."""

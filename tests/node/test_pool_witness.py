@@ -50,10 +50,11 @@ class Pool:
             vouched_s=lambda instance: self.vouched_s,
         )
         link: Any = SimpleNamespace(
-            heard_s=lambda node: self.heartbeat_s if node == FACTS.node else None,
-            marker_sent_s=self.own_s,
-            may_have_markers=self.may_publish,
-            said_alone_s=lambda instance: self.alone_s if instance == FACTS.instance else None,
+            cuts=SimpleNamespace(
+                heard_s=lambda node: self.heartbeat_s if node == FACTS.node else None,
+                said_alone_s=lambda instance: self.alone_s if instance == FACTS.instance else None,
+            ),
+            control=SimpleNamespace(returned_sent_s=self.own_s, may_be_open=self.may_publish),
         )
         now_s = 90.0
         clock: Any = SimpleNamespace(monotonic=lambda: now_s)
@@ -140,7 +141,8 @@ def test_a_new_member_waits_for_names_of_its_places() -> None:
         config=SimpleNamespace(dead_after_s=3.0),
     )
     links: Any = [
-        SimpleNamespace(config=SimpleNamespace(name=name), may_have_markers=name == "a") for name in ("a", "refused")
+        SimpleNamespace(config=SimpleNamespace(name=name), control=SimpleNamespace(may_be_open=name == "a"))
+        for name in ("a", "refused")
     ]
     clock: Any = SimpleNamespace(monotonic=lambda: now_s)
     first, second = (PlaceNames(members, links=links, clock=clock) for _ in range(2))
@@ -173,5 +175,5 @@ def test_places_are_not_named_before_the_members_are_known() -> None:
         clock=clock,
         logger=nothing,
     )
-    links: Any = [SimpleNamespace(config=SimpleNamespace(name="l"), may_have_markers=True)]
+    links: Any = [SimpleNamespace(config=SimpleNamespace(name="l"), control=SimpleNamespace(may_be_open=True))]
     assert not PlaceNames(members, links=links, clock=clock).is_over()

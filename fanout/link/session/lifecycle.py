@@ -291,12 +291,11 @@ class SessionLifecycle:
                 self._trigger(Trigger.SESSION_RESUMED)
                 if below_qos := self._left_below_qos:
                     self.emit(ResumedAtQos0(below_qos))
-                self._begin_stage(PendingStage(self._context))
             else:
                 # Copies and the sentinel that the former connection requested may come first; Mosquitto keeps them.
                 self._trigger(Trigger.SESSION_UNFINISHED)
                 self._forget_evidence()
-                self._begin_stage(PendingStage(self._context))
+            self._begin_stage(PendingStage(self._context, now=self.now))
         elif len(self._replica) and not self._keep_stale(_SESSION_GONE):
             self._tear_down(Trigger.SESSION_LOST, _SESSION_GONE)
         else:

@@ -106,36 +106,31 @@ class PendingStage(Stage):
     not come, which only a comparison of the retained sets shows.
     """
 
-    def __init__(self, context: LinkContext) -> None:
-        """Prepare; `begin` sends the requests.
+    def __init__(self, context: LinkContext, *, now: float) -> None:
+        """Send PINGREQ and a marker.
 
         Args:
             context: Collaborators of the link.
+            now: Monotonic seconds.
         """
         self._sender = context.sender
         self._control = context.control
-        self._quiet_s = context.config.snapshot_quiet_s
-        self._proof: SetProof | None = None
         self._gave_up_marker = False
         self._messages = 0
         """Number of messages that came: the progress by which a probe is judged."""
+        self._sender.ping(now)
+        marker = send_marker(self._control, self._sender, now)
+        self._proof = SetProof(0, sentinel=None, marker=marker, now=now, quiet_s=context.config.snapshot_quiet_s)
+        self._proof.receive_suback(now)  # nothing was subscribed
 
     @property
     def done(self) -> bool:
         """True if nothing more is known to be pending."""
-        return self._gave_up_marker or (self._proof is not None and self._proof.evidence is not None)
-
-    def begin(self, now: float) -> None:
-        """Send PINGREQ and a marker."""
-        self._sender.ping(now)
-        marker = send_marker(self._control, self._sender, now)
-        self._proof = SetProof(0, sentinel=None, marker=marker, now=now, quiet_s=self._quiet_s)
-        self._proof.receive_suback(now)  # nothing was subscribed
+        return self._gave_up_marker or self._proof.evidence is not None
 
     def receive_bytes(self, now: float) -> None:
         """Note that the primary sent something."""
-        if self._proof is not None:
-            self._proof.receive_bytes(now)
+        self._proof.receive_bytes(now)
 
     def receive_messages(self, count: int) -> None:
         """Note that `count` PUBLISH packets came."""
@@ -143,23 +138,19 @@ class PendingStage(Stage):
 
     def receive_unsuback(self, packet_id: int) -> None:
         """Take the answer to a probe."""
-        if self._proof is not None:
-            self._proof.receive_probe_answer(packet_id, topics=self._messages)
+        self._proof.receive_probe_answer(packet_id, topics=self._messages)
 
     def receive_pingresp(self, now: float) -> None:
         """Take PINGRESP."""
-        if self._proof is not None:
-            self._proof.receive_pingresp(now)
+        self._proof.receive_pingresp(now)
 
     def receive_control(self, payload: bytes, now: float) -> None:
         """Take the marker."""
-        if self._proof is not None:
-            self._proof.receive_marker(payload)
+        self._proof.receive_marker(payload)
 
     def postpone(self, pause_s: float) -> None:
         """Move all deadlines by a pause."""
-        if self._proof is not None:
-            self._proof.postpone(pause_s)
+        self._proof.postpone(pause_s)
 
     def tick(self, now: float) -> None:
         """Do the work that is due.
@@ -168,8 +159,6 @@ class PendingStage(Stage):
             LinkLost: The primary does not answer.
         """
         proof = self._proof
-        if proof is None:
-            return
         if proof.is_truncated(now):
             if not proof.barrier:
                 raise LinkLost("the primary does not answer after the session was resumed")
@@ -181,4 +170,4 @@ class PendingStage(Stage):
     @property
     def deadline(self) -> float:
         """When to call `tick`."""
-        return float("inf") if self._proof is None else self._proof.deadline
+        return self._proof.deadline

@@ -43,11 +43,11 @@ class LinkCuts:
 
     def own(self) -> Mapping[str, Mapping[str, Cut]]:
         """Return the newest cuts at heartbeats of this node, by link and marker."""
-        return {link.config.name: link.own_cuts for link in self._links}
+        return {link.config.name: link.cuts.own for link in self._links}
 
     def at_heartbeats_of(self, node: str) -> Mapping[str, Cut]:
         """Return the cut at the newest heartbeat of another member, by link."""
-        cuts = ((link.config.name, link.newest_cut(node)) for link in self._links)
+        cuts = ((link.config.name, link.cuts.newest(node)) for link in self._links)
         return {name: cut for name, cut in cuts if cut is not None}
 
 

@@ -44,7 +44,7 @@ class LinkMarkers:
     @property
     def come_back(self) -> bool:
         """True if markers of all links come back, though none may be sent at the moment."""
-        return all(link.has_markers for link in self._links)
+        return all(link.control.is_open for link in self._links)
 
     def send(self) -> Mapping[str, str]:
         """Publish one on each link, and return them by link; empty when one of the links cannot now."""
@@ -83,7 +83,7 @@ class PlaceNames:
             now_s = self._clock.monotonic()
             if self._until_s is None:
                 self._until_s = now_s + self._members.config.dead_after_s
-            links = [link.config.name for link in self._links if link.may_have_markers]
+            links = [link.config.name for link in self._links if link.control.may_be_open]
             self._is_over = now_s >= self._until_s or self._members.are_places_named(links)
         return self._is_over
 
@@ -160,7 +160,7 @@ class PoolWitness:
     @property
     def has_witness(self) -> bool:
         """True if what this node publishes for the others may come back from a primary."""
-        return any(link.may_have_markers for link in self._links)
+        return any(link.control.may_be_open for link in self._links)
 
     def tell_alone(self) -> bool:
         """Tell the others, at the primaries, that sessions go on without copies here; return whether one takes it."""
@@ -169,7 +169,7 @@ class PoolWitness:
 
     def said_alone_s(self, instance: str) -> float:
         """Return when a process, this one too, was heard last to say so, monotonic seconds; long ago for never."""
-        return max((link.said_alone_s(instance) or _NEVER for link in self._links), default=_NEVER)
+        return max((link.cuts.said_alone_s(instance) or _NEVER for link in self._links), default=_NEVER)
 
     def went_alone(self, instance: str) -> bool:
         """Return whether a process has said so, and not since that all its copies here are right."""
@@ -197,8 +197,8 @@ class PoolWitness:
 
     def _own_sent_s(self) -> list[float | None]:
         """Return for each link whose heartbeats may come back when the newest one was sent that did."""
-        return [link.marker_sent_s for link in self._links if link.may_have_markers]
+        return [link.control.returned_sent_s for link in self._links if link.control.may_be_open]
 
     def _heard_s(self, node: str) -> float:
         """Return when the newest heartbeat of a member came through a primary; long ago for never."""
-        return max((link.heard_s(node) or _NEVER for link in self._links), default=_NEVER)
+        return max((link.cuts.heard_s(node) or _NEVER for link in self._links), default=_NEVER)

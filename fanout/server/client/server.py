@@ -127,7 +127,7 @@ class Server:
         """The log."""
         self.counters = counters
         """Totals of this server."""
-        self.quotas = UserQuotas(config, gate=gate, counters=counters, logger=logger)
+        self.quotas = UserQuotas(context, gate=gate)
         """Usage and quotas of users."""
         self.registry = SessionRegistry(config=config, store=store, counters=counters, quotas=self.quotas)
         """The sessions."""
@@ -251,7 +251,7 @@ class Server:
         own_ports = _own_ports(config)
         if own_ports != _own_ports(self.config):
             await self._listeners.change(own_ports, self)
-        self.config = self.context.config = self.registry.config = self.quotas.config = config
+        self.config = self.context.config = self.registry.config = config
         self._slots.limit(config, now_s=self._clock.monotonic())
         self._early_bytes.limit(config)
 

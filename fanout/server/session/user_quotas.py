@@ -13,10 +13,9 @@ from typing import Final, NamedTuple
 
 from fanout.access.authorization import Access
 from fanout.access.gate import Gate
-from fanout.config import ServerConfig
 from fanout.config.access import QuotaSection
-from fanout.server.base.counters import Counters, Limit
-from fanout.server.base.ports import Logger
+from fanout.server.base.context import ServerContext
+from fanout.server.base.counters import Limit
 from fanout.server.session.session import Session
 
 __all__ = ["Quota", "Usage", "UserQuotas"]
@@ -49,32 +48,28 @@ class Usage:
 class UserQuotas:
     """The users of a server, each with what it has."""
 
-    def __init__(self, config: ServerConfig, *, gate: Gate | None, counters: Counters, logger: Logger) -> None:
+    def __init__(self, context: ServerContext, *, gate: Gate | None) -> None:
         """Begin with no user.
 
         Args:
-            config: The limits of which a user may have a share.
+            context: Shared objects of the server, with the limits of which a user may have a share.
             gate: Has the quotas; None for no bound.
-            counters: Count refusals.
-            logger: Gets a line for each refusal.
         """
-        self.config = config
+        self._context = context
         self._gate = gate
-        self._counters = counters
-        self._logger = logger
         self._users: dict[str, Usage] = {}
 
     @property
     def has_users(self) -> bool:
         """True if a client may have a user."""
-        return self._gate is not None and (self._gate.has_users or self.config.verifies_certificates)
+        return self._gate is not None and (self._gate.has_users or self._context.config.verifies_certificates)
 
     def of(self, user: str) -> Quota | None:
         """Return the bounds of a user, "" for clients without one; None for no bound."""
         table = None if self._gate is None else self._gate.quota_of(user)
         if table is None and not self.has_users:
             return None
-        own, server = table or _DEFAULT, self.config
+        own, server = table or _DEFAULT, self._context.config
         return Quota(
             own.sessions_max or _share(server.sessions_max),
             own.connections_max or _share(server.connections_max),
@@ -112,12 +107,12 @@ class UserQuotas:
 
     def refuse(self, limit: Limit, *, user: str, client_id: str) -> None:
         """Count that a quota refused something, and log it."""
-        self._counters.limits_reached[limit] += 1
+        self._context.counters.limits_reached[limit] += 1
         self.log(limit, user=user, client_id=client_id)
 
     def log(self, limit: Limit, *, user: str, client_id: str) -> None:
         """Log that a quota refused something."""
-        self._logger.warning("quota_reached", quota=limit.value, user=user, client_id=client_id)
+        self._context.logger.warning("quota_reached", quota=limit.value, user=user, client_id=client_id)
 
     def count(self, session: Session, *, exists: bool = True) -> None:
         """Count what a session has now; `exists` is false for one that has ended."""
