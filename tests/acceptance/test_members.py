@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -14,17 +13,15 @@ import pytest
 
 from bench.processes import free_ports
 from fanout.mqtt.properties import Properties
-from fanout.mqtt.reason_codes import ReasonCode
 from tests.cli.processes import run_fanout
+from tests.support.durable import come_back
 from tests.support.mosquitto import Mosquitto, find_mosquitto
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, processes_with, selector
-from tests.support.raw_client import RawClient, ServerClosed
 from tests.support.raw_reader import RawReader
-from tests.support.waiting import wait_until, wait_until_blocking
+from tests.support.waiting import wait_refused, wait_until, wait_until_blocking
 
 pytestmark = pytest.mark.mosquitto
 
-DURABLE = Properties(session_expiry_interval=600)
 FORWARDS = selector("plant/#", qos=2, writes="forward")
 
 
@@ -87,23 +84,9 @@ def member_of(members: LiveNode, client_id: str) -> int:
     raise AssertionError(f"{client_id} is nowhere")
 
 
-async def come_back(members: LiveNode, client_id: str, *, properties: Properties = DURABLE) -> RawClient:
-    """Return a client that wants its session, once a member lets it in."""
-    while True:
-        try:
-            client = await RawClient.connect(members.port, client_id, clean_start=False, properties=properties)
-        except (ServerClosed, ConnectionError):  # it was in the queue of a member that has just ended
-            continue
-        if client.connack.reason_code == ReasonCode.SUCCESS:
-            return client
-        assert client.connack.reason_code == ReasonCode.SERVER_UNAVAILABLE
-        await client.close()
-        await asyncio.sleep(0.1)
-
-
 async def test_a_killed_member_comes_back_and_its_clients_go_on_elsewhere(pool: LiveNode) -> None:
     """The other serves on; the session that was at the killed one is found, and the pool is whole again."""
-    client = await come_back(pool, "survivor")
+    client = await come_back(pool.port, "survivor", has_ended=True)
     await client.subscribe(b"plant/#", qos=1)
     first = member_of(pool, "survivor")
     pid = asked(pool, first, "/v1/status")["pid"]
@@ -116,7 +99,7 @@ async def test_a_killed_member_comes_back_and_its_clients_go_on_elsewhere(pool: 
     os.kill(pid, signal.SIGKILL)
     await client.expect_end()
     await client.close()
-    again = await come_back(pool, "survivor")
+    again = await come_back(pool.port, "survivor", has_ended=True)
     assert again.connack.session_present
     await again.close()
     wait_ready(pool)
@@ -144,18 +127,19 @@ def test_strangers_do_not_share_the_port(pool: LiveNode, tmp_path: Path, mosquit
 
 async def test_a_member_that_is_not_ready_leaves_the_port(pool: LiveNode) -> None:
     """New clients come to the other one, those that are there stay; without a ready member nobody listens."""
-    stays = [await come_back(pool, f"stays-{number}", properties=Properties()) for number in range(8)]
+    stays = [
+        await come_back(pool.port, f"stays-{number}", properties=Properties(), has_ended=True) for number in range(8)
+    ]
     left = pool.log_text().count("shared ports left")
     order(pool, 1, "/v1/hold")
     try:
         await wait_until(lambda: pool.log_text().count("shared ports left") > left, what="a member that has left")
         for number in range(8):
-            async with await come_back(pool, f"new-{number}", properties=Properties()):
+            async with await come_back(pool.port, f"new-{number}", properties=Properties(), has_ended=True):
                 assert member_of(pool, f"new-{number}") == 2
         assert [await client.messages_until_ping() for client in stays] == [[]] * len(stays)
         order(pool, 2, "/v1/hold")
-        while not await is_refused(pool.port):
-            await asyncio.sleep(0.05)
+        await wait_refused(pool.port)
     finally:
         for number in (1, 2):
             order(pool, number, "/v1/undrain")
@@ -164,17 +148,6 @@ async def test_a_member_that_is_not_ready_leaves_the_port(pool: LiveNode) -> Non
         reader.subscribe("plant/#")
     for client in stays:
         await client.close()
-
-
-async def is_refused(port: int) -> bool:
-    """Return whether nobody listens; a connection that was waiting to be accepted is reset."""
-    try:
-        await (await RawClient.open(port)).close()
-    except ConnectionRefusedError:
-        return True
-    except ConnectionError:
-        return False
-    return False
 
 
 def test_one_signal_ends_all_and_no_member_outlives_its_supervisor(pool: LiveNode) -> None:

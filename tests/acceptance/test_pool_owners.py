@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from fanout.access.passwords import update_password_file
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.access.pieces import cheap_hash
-from tests.support.durable import DURABLE, publish_numbers, start_pool, take_numbers
+from tests.support.durable import come_back, publish_numbers, start_pool, take_numbers
 from tests.support.mosquitto import Mosquitto
 from tests.support.nodes import LiveNode, Nodes
 from tests.support.raw_client import RawClient
@@ -34,19 +33,7 @@ async def pool_of_users(mosquitto: Mosquitto, nodes: Nodes, *, settings: str = "
 
 async def connect(member: LiveNode, user: str, *, clean_start: bool) -> RawClient:
     """Connect as a user with the Client Identifier of the victim, once it is known where the session is."""
-    while True:
-        client = await RawClient.connect(
-            member.port,
-            "x",
-            username=user,
-            password=user[:1].encode(),
-            clean_start=clean_start,
-            properties=DURABLE,
-        )
-        if client.connack.reason_code != ReasonCode.SERVER_UNAVAILABLE:
-            return client
-        await client.close()
-        await asyncio.sleep(0.1)
+    return await come_back(member.port, "x", user=user, clean_start=clean_start)
 
 
 async def leave_messages(mosquitto: Mosquitto, member: LiveNode) -> None:

@@ -29,7 +29,7 @@ from fanout.pool.peer_listener import MEMBER_PATH, PeerListener
 from fanout.pool.peer_tls import PeerTls, load_peer_tls
 from tests.pool.test_member_facts import ANSWER
 from tests.support.certificates import Authority
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_refused, wait_until
 
 TOKEN = "a-token-of-the-pool"
 ASKER = "edge-7"
@@ -554,7 +554,7 @@ async def test_a_handler_at_work_ends_with_the_listener(monkeypatch: pytest.Monk
 
     async def wait(_asker: str, _body: bytes) -> bytes:
         begun.set()
-        await asyncio.sleep(0.5)
+        await wait_refused(int(address.rpartition(":")[2]))
         return b"done"
 
     async with listening() as (listener, address):

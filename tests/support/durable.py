@@ -12,8 +12,8 @@ from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
 from tests.support.mosquitto import Mosquitto, publish_all, publisher
 from tests.support.nodes import QUICK, LiveNode, Nodes, link, selector
-from tests.support.raw_client import RawClient
-from tests.support.waiting import wait_until
+from tests.support.raw_client import RawClient, ServerClosed
+from tests.support.waiting import wait_result, wait_until
 
 __all__ = ["DISC", "DURABLE", "come_back", "leave_session", "publish_numbers", "start_pool", "take_numbers"]
 
@@ -69,19 +69,39 @@ async def come_back(
     clean_start: bool = False,
     properties: Properties = DURABLE,
     will: Will | None = None,
+    user: str | None = None,
+    has_ended: bool = False,
     deadline_s: float = 60.0,
 ) -> RawClient:
-    """Connect, again as long as it is not known whether the session is there: members on a busy machine are silent."""
+    """Connect, again as long as it is not known whether the session is there: members on a busy machine are silent.
+
+    The password of `user` is its first letter. If a member `has_ended` just now, a connection may have waited to be
+    accepted there, and ends.
+    """
     own = properties if version == 5 else Properties()
-    async with asyncio.timeout(deadline_s):
-        while True:
+
+    async def attempt() -> RawClient | None:
+        try:
             client = await RawClient.connect(
-                port, client_id, version=version, clean_start=clean_start, properties=own, will=will
+                port,
+                client_id,
+                version=version,
+                clean_start=clean_start,
+                username=user,
+                password=None if user is None else user[:1].encode(),
+                properties=own,
+                will=will,
             )
-            if client.connack.reason_code != _LATER[version]:
-                return client
-            await client.close()
-            await asyncio.sleep(0.1)
+        except (ServerClosed, ConnectionError):
+            if not has_ended:
+                raise
+            return None
+        if client.connack.reason_code != _LATER[version]:
+            return client
+        await client.close()
+        return None
+
+    return await wait_result(attempt, deadline_s)
 
 
 async def leave_session(node: LiveNode, client_id: str, *, qos: int) -> None:
