@@ -30,7 +30,7 @@ Tests that mostly wait come beside Spark, which needs both processors; then thos
 
 PACKAGE = Path(fanout.__file__).parent
 
-SECOND_SESSION = {"test_recent_files.py", "test_sections.py"}
+SECOND_SESSION = {"test_recent_files.py", "test_result_tables.py", "test_sections.py"}
 """Modules in folders of `tests/reports` that share the second of two Spark sessions with those beside the folders.
 
 That is half of the time of all. The process with the longer half is the last to end: measure before you move one.
