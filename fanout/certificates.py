@@ -14,6 +14,7 @@ from fanout.runtime.regular_files import open_regular
 
 __all__ = [
     "EXPIRING_S",
+    "client_context",
     "expiry_s",
     "file_expiry_s",
     "fingerprint",
@@ -75,6 +76,19 @@ def load_authorities(context: ssl.SSLContext, path: Path, *, name: str) -> list[
     except ssl.SSLError:
         return [(name, f"{path} has no certificates in PEM")]
     return []
+
+
+def client_context(authorities: Path, *, name: str) -> tuple[ssl.SSLContext, list[tuple[str, str]]]:
+    """Return a context that trusts a PEM file beside the CAs of the system, and the faults of the file.
+
+    Args:
+        authorities: The file.
+        name: Its key in the configuration.
+    """
+    context = ssl.create_default_context()
+    # As links do: Python 3.13 refuses authorities without a key usage, which `openssl req -x509` makes.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context, load_authorities(context, authorities, name=name)
 
 
 def file_expiry_s(path: Path, *, of_all: bool = False) -> int | None:

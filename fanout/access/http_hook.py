@@ -168,7 +168,7 @@ class HttpHook:
         """
         import httpx
 
-        from fanout.runtime.http_errors import NO_ANSWER
+        from fanout.runtime.http_client import NO_ANSWER
 
         try:
             try:

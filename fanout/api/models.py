@@ -848,6 +848,26 @@ class PoolDocument(_Document):
         "to go; empty when it may be. Null from an older node.",
     )
 
+    def others_to_ask(self, *, needs_tls: bool) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the HTTP addresses of the other members, and why those left out cannot be asked; both by name.
+
+        Args:
+            needs_tls: True if a token goes with the questions that came, or went to this node, over TLS.
+        """
+        urls: dict[str, str] = {}
+        left_out: dict[str, str] = {}
+        for member in self.members:
+            name = member.node or member.address or ""
+            if member.is_self:
+                continue
+            if member.url is None:
+                left_out[name] = "its HTTP address is not known"
+            elif needs_tls and not member.url.startswith("https:"):
+                left_out[name] = "a token is not sent there: it has no TLS"
+            else:
+                urls[name] = member.url
+        return urls, left_out
+
 
 class NodeStatus(_Document):
     """`/v1/status`: everything about one node."""

@@ -63,7 +63,7 @@ def clients(
         raise typer.BadParameter("pages exist only in the order of IDs", param_hint="--after")
     with NodeClient(url, token_file=token_file) as node:
         order = "slowest" if slowest else "id"
-        document = node.clients(order=order, limit=limit, after=after, client_id=client, topic_filter=topic_filter)
+        document = node.clients(order=order, limit=limit, after=after, client_id=client, filter=topic_filter)
     if as_json:
         print_json(document.model_dump(mode="json"))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +18,7 @@ from fanout.cli.output.exit_codes import ExitCode
 from fanout.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from fanout.api.models import PoolDocument, PoolMember
+    from fanout.api.models import PoolDocument
 
 __all__ = ["app"]
 
@@ -65,18 +64,17 @@ def compare(
     asked at its HTTP address, with the same token.
     """
     from fanout.api.browse.pool_values import compare_members
-    from fanout.cli.asking.client import NodeClient
+    from fanout.cli.asking.client import pool_clients
     from fanout.cli.output.pool_table import comparison_lines
     from fanout.cli.output.terminal import print_json
     from fanout.cli.output.terminal import show as show_lines
 
-    with ExitStack() as clients:
-        first = clients.enter_context(NodeClient(url, token_file=token_file))
-        document = first.pool()
-        members = {document.node: first}
-        for member in document.members:
-            if not member.is_self:
-                members[member.node or ""] = clients.enter_context(NodeClient(_url(member), token_file=token_file))
+    with pool_clients(url, token_file=token_file) as (_, members, left_out):
+        if left_out:
+            raise RequestRefused(
+                "; ".join(f"{name} cannot be asked: {reason}" for name, reason in left_out.items()),
+                hint="Wait until it answers, and add [http] to its configuration, with TLS as here",
+            )
         found = compare_members(members)
     if as_json:
         differing = [
@@ -127,15 +125,6 @@ def upgrade_check(
     else:
         show_lines(*leaving_lines(document))
     raise typer.Exit(ExitCode.OK if _may_stop(document) else ExitCode.NO)
-
-
-def _url(member: PoolMember) -> str:
-    if member.url is None:
-        raise RequestRefused(
-            f"the HTTP address of {member.node or member.address} is not known",
-            hint="Wait until the member answers, and add [http] to its configuration",
-        )
-    return member.url
 
 
 def _may_stop(document: PoolDocument) -> bool:

@@ -22,7 +22,7 @@ from fanout.pool.member_facts import (
 )
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.pool.peer_listener import MEMBER_PATH
-from fanout.runtime.http_errors import NO_ANSWER
+from fanout.runtime.http_client import NO_ANSWER
 
 __all__ = ["PeerClient"]
 

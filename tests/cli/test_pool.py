@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from fanout.api.models import PoolDocument
 from fanout.cli.app import app
+from fanout.cli.asking.client import NodeClient
 from tests.api.stand_in import SINCE, StandInNode, pool_member, ready_node, serving
 from tests.node.browse.pieces import Node, value
 
@@ -214,4 +217,19 @@ def test_a_member_whose_address_is_not_known(runner: CliRunner) -> None:
     with serving(node) as url:
         answer = runner.invoke(app, ["pool", "compare", url])
     assert (answer.exit_code, answer.stdout) == (5, "")
-    assert "the HTTP address of edge-2 is not known" in answer.stderr
+    assert "edge-2 cannot be asked: its HTTP address is not known" in answer.stderr
+
+
+def test_a_token_goes_to_no_member_without_tls(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If it went to the first member over TLS, another one without TLS gets nothing."""
+    node = ready_node()
+    node.members = (pool_member("edge-1", is_self=True), pool_member(url="http://127.0.0.1:9"))
+    monkeypatch.setattr(NodeClient, "pool", lambda _: node.pool())
+    (tmp_path / "token").write_text("0123456789abcdef")
+    (tmp_path / "token").chmod(0o600)
+    asked = ["https://edge-1:8080", "--token-file", str(tmp_path / "token")]
+    compared = runner.invoke(app, ["pool", "compare", *asked])
+    assert compared.exit_code == 5
+    assert "edge-2 cannot be asked: a token is not sent there: it has no TLS" in compared.stderr

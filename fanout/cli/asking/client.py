@@ -11,8 +11,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -37,27 +37,43 @@ from fanout.api.models import (
     UnconfirmedDocument,
 )
 from fanout.api.topic_facts import TopicExplanation
-from fanout.certificates import load_authorities
+from fanout.certificates import client_context
 from fanout.config import read_token
-from fanout.errors import AuditRefused, ConfigError, ConfigFault, NodeSilent, NodeUnreachable, RequestRefused
+from fanout.errors import (
+    AuditRefused,
+    ConfigError,
+    ConfigFault,
+    FanoutError,
+    NodeSilent,
+    NodeUnreachable,
+    RequestRefused,
+)
+from fanout.runtime.http_client import AnswerWithoutEnd, node_client, read_answer
 
-__all__ = ["NodeClient", "ask_until"]
+__all__ = ["NodeClient", "ask_until", "pool_clients"]
 
 _TIMEOUT_S: Final = 3.0
 """Time limit of connecting and of each answer; a healthy node answers within milliseconds."""
 
-_EXPLAIN_S: Final = 60.0
+_EXPLAIN: Final = httpx.Timeout(_TIMEOUT_S, read=60.0)
 """Time limit of an explanation, in which the node asks its primary and reads its log."""
-_RELOAD_S: Final = 60.0
+_RELOAD: Final = httpx.Timeout(_TIMEOUT_S, read=60.0)
 """Time limit of a reload, which reads files and removes the values of selectors."""
-_STREAM_SILENT_S: Final = 60.0
+_STREAM: Final = httpx.Timeout(_TIMEOUT_S, read=60.0)
 """Time limit between two pieces of a stream; a node sends a comment after 15 s without events."""
 _LINE_BYTES_MAX: Final = 1 << 20
 """Longest line of a stream; that of a value with the longest topic takes about half of it."""
+_AUDIT: Final = httpx.Timeout(_TIMEOUT_S, read=None)
+"""An audit takes as long as its primary; there is no time limit before the answer begins."""
 _READ_S: Final = 30.0
 """Time limit of a whole answer, from its begin."""
 _ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
 """Longest answer; a link takes about 1,000 bytes of it."""
+
+_OPERATORS_ONLY: Final = frozenset({401, 403})
+_REFUSALS: Final = frozenset({409, 422, 429})
+_NO_LINK: Final = 404
+"""Of audits; elsewhere it is the answer of another server, or of an older node."""
 
 _PAUSE_S: Final = 0.5
 """Between two questions of `ask_until`."""
@@ -100,46 +116,44 @@ def ask_until(
         sleep(max(0.0, min(_PAUSE_S, left_s)))
 
 
-def _trusting(path: Path) -> ssl.SSLContext:
-    """Return a context that trusts the authorities in a file.
+def _trust() -> ssl.SSLContext | bool:
+    """Return what verifies nodes: the authorities in the file of the environment, or those of httpx.
 
     Raises:
         ConfigError: The file cannot be used.
     """
-    context = ssl.create_default_context()
-    # As links do: Python 3.13 refuses authorities without a key usage, which `openssl req -x509` makes.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if faults := load_authorities(context, path, name="FANOUT_CA_FILE"):
+    authorities = os.environ.get("FANOUT_CA_FILE")
+    if not authorities:
+        return True
+    context, faults = client_context(Path(authorities), name="FANOUT_CA_FILE")
+    if faults:
         hint = "Give the PEM file with the CA of the node's certificate."
         raise ConfigError("FANOUT_CA_FILE", (ConfigFault("", faults[0][1], hint),))
     return context
 
 
 class NodeClient:
-    """One node's HTTP endpoints; a context manager that closes its connection."""
+    """One node's HTTP endpoints; a context manager that closes its connection.
 
-    def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, token_file: Path | None = None) -> None:
-        """Prepare; nothing is asked yet.
+    Every method may raise:
+        NodeUnreachable: Nothing answered in time, or the answer is not that of a node.
+        RequestRefused: The node answers operators only, and this command is none to it; or it refuses the request.
+    """
+
+    def __init__(self, url: str, *, token_file: Path | None = None, timeout_s: float = _TIMEOUT_S) -> None:
+        """Remember the address; the first request connects.
 
         Args:
-            url: Base URL of the node.
+            url: Base URL, as from `node_url`.
+            token_file: Token of the node, for what it shows to operators only; None for none.
             timeout_s: Time limit of connecting and of each answer.
-            token_file: The node's `http.token_file`, or a copy; None for none.
 
         Raises:
-            ConfigError: The file cannot be used.
+            ConfigError: The file of the token, or that of `FANOUT_CA_FILE`, cannot be used.
         """
         self.url = url
-        authorization = {} if token_file is None else {"Authorization": f"Bearer {read_token(token_file)}"}
-        authorities = os.environ.get("FANOUT_CA_FILE")
-        # Nodes are asked directly, not through a proxy of the environment.
-        self._http = httpx.Client(
-            timeout=timeout_s,
-            trust_env=False,
-            follow_redirects=False,
-            verify=True if not authorities else _trusting(Path(authorities)),
-            headers={"Accept-Encoding": "identity", **authorization},  # decompressed bytes have no bound
-        )
+        authorization = "" if token_file is None else f"Bearer {read_token(token_file)}"
+        self._http = node_client(timeout_s=timeout_s, authorization=authorization, verify=_trust())
 
     def __enter__(self) -> Self:
         return self
@@ -150,121 +164,80 @@ class NodeClient:
         self._http.close()
 
     def readiness(self) -> Readiness:
-        """Return `/readyz`, whether ready or not."""
-        return self._parse(Readiness, self.document("/readyz"))
+        """Return `/readyz`, ready or not."""
+        return self._fetch(Readiness, "/readyz", answers=(200, 503))
 
     def status(self) -> NodeStatus:
         """Return `/v1/status`."""
-        return self._parse(NodeStatus, self.document("/v1/status"))
+        return self._fetch(NodeStatus, "/v1/status")
 
     def lag(self) -> LagDocument:
         """Return `/v1/lag`."""
-        return self._parse(LagDocument, self.document("/v1/lag"))
+        return self._fetch(LagDocument, "/v1/lag")
 
     def pool(self) -> PoolDocument:
-        """Return `/v1/pool`.
-
-        Raises:
-            RequestRefused: The node is in no pool.
-        """
-        return self._parse(PoolDocument, self._allowed(self._ask("GET", "/v1/pool"), "the pool"))
+        """Return `/v1/pool`; a node in no pool refuses."""
+        return self._fetch(PoolDocument, "/v1/pool")
 
     def drain(self) -> Draining:
         """Make the node drain, and return its answer."""
-        answer = self._ask("POST", "/v1/drain")
-        if answer.status_code != 202:
-            raise self._stranger(f"status {answer.status_code} for draining")
-        return self._parse(Draining, self._json(answer, "draining"))
+        return self._fetch(Draining, "/v1/drain", method="POST", answers=(202,))
 
     def hold(self, *, disconnect: bool) -> Held:
-        """Hold the node out of its pool, and return its answer.
-
-        Raises:
-            RequestRefused: The node drains or stops.
-        """
-        return self._order(Held, "/v1/hold", json={"disconnect": disconnect})
+        """Hold the node out of its pool, and return its answer; a node that drains or stops refuses."""
+        return self._fetch(Held, "/v1/hold", method="POST", json={"disconnect": disconnect})
 
     def undrain(self) -> Held:
-        """End the hold, and return the node's answer.
-
-        Raises:
-            RequestRefused: The node drains or stops.
-        """
-        return self._order(Held, "/v1/undrain")
+        """End the hold, and return the node's answer; a node that drains or stops refuses."""
+        return self._fetch(Held, "/v1/undrain", method="POST")
 
     def reload(self, *, dry_run: bool, partial: bool) -> ReloadResult:
         """Make the node read its configuration again, and return its answer.
 
+        The node refuses a file with faults, and changes that need a restart.
+
         Args:
             dry_run: True if only to answer what would change.
             partial: True if changes that need a restart are left out.
-
-        Raises:
-            RequestRefused: The file has faults, or changes need a restart.
         """
-        asked, patient = {"dry_run": dry_run, "partial": partial}, httpx.Timeout(_TIMEOUT_S, read=_RELOAD_S)
-        return self._order(ReloadResult, "/v1/reload", json=asked, timeout=patient)
+        asked = {"dry_run": dry_run, "partial": partial}
+        return self._fetch(ReloadResult, "/v1/reload", method="POST", json=asked, timeout=_RELOAD)
 
-    def clients(
-        self,
-        *,
-        order: str,
-        limit: int,
-        after: str = "",
-        client_id: str | None = None,
-        topic_filter: str | None = None,
-    ) -> ClientsDocument:
-        """Return a page of `/v1/clients`.
-
-        Raises:
-            RequestRefused: The node shows no clients to this command, or has no such client.
-        """
-        asked = {"order": order, "limit": str(limit), "after": after}
-        if client_id is not None:
-            asked["client_id"] = client_id
-        if topic_filter is not None:
-            asked["filter"] = topic_filter
-        return self._parse(ClientsDocument, self._allowed(self._ask("GET", "/v1/clients", params=asked), "the clients"))
+    def clients(self, **asked: str | int | None) -> ClientsDocument:
+        """Return a page of `/v1/clients`; `asked` are its parameters, None for those left out."""
+        return self._fetch(ClientsDocument, "/v1/clients", asked)
 
     def topics(self, asked: Mapping[str, str]) -> TopicsDocument:
         """Return a page of `/v1/topics`; `asked` are the parameters."""
-        return self._read_document(TopicsDocument, "/v1/topics", asked)
+        return self._fetch(TopicsDocument, "/v1/topics", asked)
 
     def topic(self, topic: str) -> TopicDetail:
         """Return `/v1/topics/{topic}`."""
-        return self._read_document(TopicDetail, f"/v1/topics/{quote(topic, safe='')}", {})
+        return self._fetch(TopicDetail, f"/v1/topics/{quote(topic, safe='')}")
 
     def top(self, count: int) -> TopTopics:
         """Return `/v1/top`."""
-        return self._read_document(TopTopics, "/v1/top", {"count": str(count)})
+        return self._fetch(TopTopics, "/v1/top", {"count": count})
 
     def events(self, *, limit: int) -> EventsDocument:
         """Return the newest events of `/v1/events`."""
-        return self._read_document(EventsDocument, "/v1/events", {"limit": str(limit)})
+        return self._fetch(EventsDocument, "/v1/events", {"limit": limit})
 
     def stream(self, path: str, asked: Mapping[str, str], *, last_id: str = "") -> Iterator[tuple[str, str, Any]]:
         """Yield server-sent events until the node ends them: name, identifier (empty for none) and data.
+
+        The node is unreachable if it is silent for a minute.
 
         Args:
             path: `/v1/stream` or `/v1/events`.
             asked: Its parameters.
             last_id: Identifier of the newest event that is known; empty for none.
-
-        Raises:
-            NodeUnreachable: The node cannot be reached, or is silent for a minute.
-            RequestRefused: The node refuses it.
         """
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
-        timeout = httpx.Timeout(_TIMEOUT_S, read=_STREAM_SILENT_S)
         name, event_id = "", ""
-        with (
-            self._faults(timeout),
-            self._http.stream("GET", self.url + path, params=asked, headers=headers, timeout=timeout) as answer,
-        ):
+        with self._answer("GET", path, timeout=_STREAM, params=asked, headers=headers) as answer:
             if answer.status_code != 200:
-                whole = httpx.Response(answer.status_code, content=self._read(answer))
-                self._allowed(whole, path)
-                raise self._stranger(f"status {answer.status_code} for {path}")
+                raise self._refusal(answer.status_code, self._read(answer), path)
             for line in self._lines(answer, path):
                 key, _, text = line.partition(": ")
                 if key == "id":
@@ -272,56 +245,25 @@ class NodeClient:
                 elif key == "event":
                     name = text
                 elif key == "data":
-                    try:
-                        yield name, event_id, json.loads(text)
-                    except (ValueError, RecursionError) as error:
-                        raise self._stranger(f"no JSON in {path}") from error
+                    yield name, event_id, self._json(text, path)
                     name, event_id = "", ""
 
-    def _read_document(self, model: type[Document], path: str, asked: Mapping[str, str]) -> Document:
-        return self._parse(model, self._allowed(self._ask("GET", path, params=dict(asked)), path))
-
     def kick(self, client_id: str, *, clean: bool) -> KickResult:
-        """Send a client away, and return the node's answer.
-
-        Raises:
-            RequestRefused: The node has no such client, or does not allow it.
-        """
-        return self._order(KickResult, "/v1/clients/kick", json={"client_id": client_id, "clean": clean})
+        """Send a client away, and return the node's answer; a node that has no such client refuses."""
+        return self._fetch(KickResult, "/v1/clients/kick", method="POST", json={"client_id": client_id, "clean": clean})
 
     def explain(self, topic: str, *, at_primary: bool = False, client_id: str | None = None) -> TopicExplanation:
         """Return `/v1/explain` for a topic; the node asks its primary, which takes some seconds at most.
+
+        A node that explains another topic now refuses.
 
         Args:
             topic: The topic.
             at_primary: True if it is the topic's name at the primary, not at the node.
             client_id: The client that does not get it; None for none.
-
-        Raises:
-            RequestRefused: The node explains another topic now, or nothing to this command.
         """
-        query = {"topic": topic, "at_primary": str(at_primary).lower()}
-        if client_id is not None:
-            query["client"] = client_id
-        patient = httpx.Timeout(_TIMEOUT_S, read=_EXPLAIN_S)
-        answer = self._ask("GET", "/v1/explain", params=query, timeout=patient)
-        return self._parse(TopicExplanation, self._allowed(answer, "the explanation"))
-
-    def _order(self, model: type[Document], path: str, **further: Any) -> Document:
-        return self._parse(model, self._allowed(self._ask("POST", path, **further), path))
-
-    def _allowed(self, answer: httpx.Response, what: str) -> Any:
-        """Return the document of an answer.
-
-        Raises:
-            RequestRefused: The node refuses, with its reason.
-        """
-        if answer.status_code in {409, 422, 429}:
-            fault = self._parse(Fault, self._json(answer, what))
-            raise RequestRefused(fault.error, hint=fault.hint)
-        if answer.status_code != 200:
-            raise self._stranger(f"status {answer.status_code} for {what}")
-        return self._json(answer, what)
+        asked = {"topic": topic, "at_primary": at_primary, "client": client_id}
+        return self._fetch(TopicExplanation, "/v1/explain", asked, timeout=_EXPLAIN)
 
     def audit(self, link: str, *, confirmed: int | None) -> AuditDetail:
         """Audit a link, without a time limit, and return the result.
@@ -329,14 +271,8 @@ class NodeClient:
         Raises:
             AuditRefused: The node refuses, with its reason.
         """
-        path, patient = f"/v1/links/{link}/audit", httpx.Timeout(_TIMEOUT_S, read=None)
-        answer = self._ask("POST", path, json={"confirmed": confirmed}, timeout=patient)
-        if answer.status_code in {404, 409}:
-            fault = self._parse(Fault, self._json(answer, "the audit"))
-            raise AuditRefused(fault.error, hint=fault.hint)
-        if answer.status_code != 200:
-            raise self._stranger(f"status {answer.status_code} for an audit")
-        return self._parse(AuditDetail, self._json(answer, "the audit"))
+        path, asked = f"/v1/links/{link}/audit", {"confirmed": confirmed}
+        return self._fetch(AuditDetail, path, method="POST", json=asked, timeout=_AUDIT, refusal=AuditRefused)
 
     def unconfirmed(self, link: str, *, after: str = "") -> UnconfirmedDocument:
         """Return a page of a link's unconfirmed topics, after the topic `after`.
@@ -345,49 +281,61 @@ class NodeClient:
             AuditRefused: The node has no such link.
         """
         path = f"/v1/links/{link}/unconfirmed"
-        answer = self._ask("GET", path, params={"after": after} if after else {})
-        if answer.status_code == 404:
-            fault = self._parse(Fault, self._json(answer, path))
-            raise AuditRefused(fault.error, hint=fault.hint)
-        if answer.status_code != 200:
-            raise self._stranger(f"status {answer.status_code} for {path}")
-        return self._parse(UnconfirmedDocument, self._json(answer, path))
+        return self._fetch(UnconfirmedDocument, path, {"after": after or None}, refusal=AuditRefused)
 
     def document(self, path: str) -> Any:
-        """Return the JSON document at `path` as the node sent it.
-
-        Raises:
-            NodeUnreachable: Nothing answered in time, or the answer is not that of a node.
-        """
-        answer = self._ask("GET", path)
+        """Return the JSON document at `path` as the node sent it."""
         # Only `/readyz` answers 503 with a document.
-        if answer.status_code not in {200, 503}:
-            raise self._stranger(f"status {answer.status_code} for {path}")
-        return self._json(answer, path)
+        return self._ask("GET", path, answers=(200, 503))
 
-    def _ask(self, method: str, path: str, **further: Any) -> httpx.Response:
-        """Return the answer to a request.
+    def _fetch(
+        self,
+        model: type[Document],
+        path: str,
+        asked: Mapping[str, object] | None = None,
+        *,
+        method: str = "GET",
+        **further: Any,
+    ) -> Document:
+        """Return the document at a path; see `_ask`. Parameters that are None are left out."""
+        params: dict[str, Any] = {name: value for name, value in (asked or {}).items() if value is not None}
+        document = self._ask(method, path, params=params, **further)
+        try:
+            return model.model_validate(document)
+        except ValidationError as error:
+            raise self._stranger(f"an unexpected {model.__name__} document") from error
 
-        Raises:
-            NodeUnreachable: Nothing answered in time.
-            RequestRefused: The node answers operators only, and this command is none to it.
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        answers: Sequence[int] = (200,),
+        refusal: type[FanoutError] = RequestRefused,
+        **further: Any,
+    ) -> Any:
+        """Return the JSON document that answers a request.
+
+        Args:
+            method: GET or POST.
+            path: The path.
+            answers: Status codes of an answer.
+            refusal: The error if the node refuses.
+            further: Further arguments of httpx.
         """
-        answer = self._answer(method, path, **further)
-        if answer.status_code in {401, 403}:
-            fault = self._parse(Fault, self._json(answer, path))
-            raise RequestRefused(fault.error, hint=fault.hint)
-        return answer
-
-    def _answer(self, method: str, path: str, **further: Any) -> httpx.Response:
-        timeout: httpx.Timeout = further.get("timeout", self._http.timeout)
-        with self._faults(timeout), self._http.stream(method, self.url + path, **further) as answer:
-            return httpx.Response(answer.status_code, content=self._read(answer))
+        with self._answer(method, path, **further) as answer:
+            body = self._read(answer)
+        if answer.status_code not in answers:
+            raise self._refusal(answer.status_code, body, path, refusal)
+        return self._json(body, path)
 
     @contextmanager
-    def _faults(self, limits: httpx.Timeout) -> Iterator[None]:
-        """Turn faults of the connection into errors with advice."""
+    def _answer(self, method: str, path: str, **further: Any) -> Iterator[httpx.Response]:
+        """Give an answer that is read inside; turn faults of the connection into errors with advice."""
+        limits: httpx.Timeout = further.get("timeout", self._http.timeout)
         try:
-            yield
+            with self._http.stream(method, self.url + path, **further) as answer:
+                yield answer
         except httpx.TimeoutException as error:
             kind = NodeSilent if isinstance(error, httpx.ReadTimeout) else NodeUnreachable
             limit_s = limits.read if kind is NodeSilent else limits.connect
@@ -406,13 +354,23 @@ class NodeClient:
                 ),
             ) from error
 
+    def _refusal(self, status: int, body: bytes, path: str, refusal: type[FanoutError] = RequestRefused) -> FanoutError:
+        """Return the error for an answer that is none: the node refuses, or is no node of this version."""
+        if status in _OPERATORS_ONLY:
+            refusal = RequestRefused
+        elif status not in _REFUSALS and not (status == _NO_LINK and refusal is AuditRefused):
+            return self._stranger(f"status {status} for {path}")
+        try:
+            fault = Fault.model_validate(self._json(body, path))
+        except ValidationError:
+            return self._stranger(f"status {status} for {path}")
+        return refusal(fault.error, hint=fault.hint)
+
     def _read(self, answer: httpx.Response) -> bytes:
-        body, end_s = bytearray(), time.monotonic() + _READ_S
-        for piece in answer.iter_raw():
-            body += piece
-            if len(body) > _ANSWER_BYTES_MAX or time.monotonic() > end_s:
-                raise self._stranger("an answer without end")
-        return bytes(body)
+        try:
+            return read_answer(answer, bytes_max=_ANSWER_BYTES_MAX, within_s=_READ_S)
+        except AnswerWithoutEnd as error:
+            raise self._stranger("an answer without end") from error
 
     def _lines(self, answer: httpx.Response, path: str) -> Iterator[str]:
         """Yield lines, which end at a line feed only: `iter_lines` of httpx ends them at U+2028 and others too."""
@@ -424,23 +382,40 @@ class NodeClient:
             if len(rest) > _LINE_BYTES_MAX:
                 raise self._stranger(f"a line without end in {path}")
 
-    def _json(self, answer: httpx.Response, path: str) -> Any:
+    def _json(self, body: bytes | str, path: str) -> Any:
         try:
-            return answer.json()
+            return json.loads(body)
         except (ValueError, RecursionError) as error:  # not JSON, not text, or nested too deeply
             raise self._stranger(f"no JSON for {path}") from error
-
-    def _parse(self, model: type[Document], document: Any) -> Document:
-        try:
-            return model.model_validate(document)
-        except ValidationError as error:
-            raise self._stranger(f"an unexpected {model.__name__} document") from error
 
     def _stranger(self, what: str) -> NodeUnreachable:
         return NodeUnreachable(
             f"{self.url} answers, but not as a fanout node of this version ({what})",
             hint="Check the address, and that the node and this command are of the same version",
         )
+
+
+@contextmanager
+def pool_clients(
+    url: str, *, token_file: Path | None
+) -> Iterator[tuple[PoolDocument, dict[str, NodeClient], dict[str, str]]]:
+    """Give the document of a pool, clients of its members by name, the one at `url` first, and members left out.
+
+    Args:
+        url: HTTP address of one of them.
+        token_file: Token of all of them; None for none.
+
+    Raises:
+        NodeUnreachable: The node at the address does not answer.
+        RequestRefused: It is in no pool, or refuses.
+    """
+    with ExitStack() as stack:
+        first = stack.enter_context(NodeClient(url, token_file=token_file))
+        pool = first.pool()
+        needs_tls = token_file is not None and url.startswith("https:")
+        urls, left_out = pool.others_to_ask(needs_tls=needs_tls)
+        others = {name: stack.enter_context(NodeClient(at, token_file=token_file)) for name, at in urls.items()}
+        yield pool, {pool.node: first, **others}, left_out
 
 
 def _connect_failure(url: str, error: httpx.ConnectError) -> NodeUnreachable:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fanout.api.topic_facts import TopicExplanation
 from fanout.api.topic_verdict import explain as judge
-from fanout.cli.asking.client import NodeClient
+from fanout.cli.asking.client import NodeClient, pool_clients
 from fanout.errors import FanoutError
 
 __all__ = ["TopicInPool", "explain_in_pool"]
 
-_MEMBERS_MAX: Final = 64
 _LOOKS: Final = 3
 """Looks at members that hold different values, each that of its primary: it may just change."""
-_NO_TLS: Final = "a token is not sent there: it has no TLS"
 _OF_TWO: Final = "members hold different values, each that of its primary: they replicate different brokers"
 
 
@@ -67,23 +64,7 @@ def explain_in_pool(url: str, topic: str, *, client_id: str | None, token_file: 
         NodeUnreachable: The node at the address does not answer.
         RequestRefused: It is in no pool, or refuses.
     """
-    left_out: dict[str, str] = {}
-    with ExitStack() as clients:
-        first = clients.enter_context(NodeClient(url, token_file=token_file))
-        pool = first.pool()
-        asked = {pool.node: first}
-        for member in pool.members:
-            name = member.node or member.address or ""
-            if member.is_self:
-                continue
-            if member.url is None:
-                left_out[name] = "its HTTP address is not known"
-            elif token_file is not None and url.startswith("https:") and not member.url.startswith("https:"):
-                left_out[name] = _NO_TLS
-            elif len(asked) >= _MEMBERS_MAX:
-                left_out[name] = f"{_MEMBERS_MAX} members are asked at most"
-            else:
-                asked[name] = clients.enter_context(NodeClient(member.url, token_file=token_file))
+    with pool_clients(url, token_file=token_file) as (pool, asked, left_out):
 
         def explained(node: NodeClient) -> Callable[[], TopicExplanation]:
             return lambda: node.explain(topic, client_id=client_id)

@@ -13,10 +13,9 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import httpx
 from pydantic import ValidationError
@@ -29,13 +28,11 @@ from fanout.api.browse.models import (
 )
 from fanout.api.browse.pool_values import PoolComparison, TopicReader, compare_members
 from fanout.api.browse.view import NodeBrowser, TopicQuery
-from fanout.certificates import load_authorities
+from fanout.certificates import client_context
 from fanout.errors import FanoutError
-from fanout.runtime.http_errors import NO_ANSWER
+from fanout.runtime.http_client import NO_ANSWER, AnswerWithoutEnd, node_client, read_answer
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from fanout.api.models import PoolDocument
 
 __all__ = ["compare_pool"]
@@ -98,29 +95,18 @@ def _compare(
     stopped: threading.Event,
 ) -> PoolComparisonDocument:
     end_s = time.monotonic() + _COMPARISON_S
-    urls: dict[str, str | None] = {pool.node: None}
-    left_out: dict[str, str] = {}
-    for member in pool.members:
-        name = member.node or member.address or ""
-        if member.is_self:
-            continue
-        if member.url is None:
-            left_out[name] = "its HTTP address is not known"
-        elif authorization and is_secure and not member.url.startswith("https:"):
-            left_out[name] = "a token is not sent there: it has no TLS"
-        else:
-            urls[name] = member.url
-    context = _context(authorities)
-    with ExitStack() as clients:
+    urls, left_out = pool.others_to_ask(needs_tls=bool(authorization) and is_secure)
+    context = ssl.create_default_context()
+    if authorities is not None:
+        context, _ = client_context(authorities, name="pool.client_ca_file")
+    with node_client(timeout_s=_ANSWER_S, authorization=authorization, verify=context) as http:
         readers: dict[str, TopicReader] = {pool.node: own}
-        for name, url in urls.items():
-            if url is not None:
-                readers[name] = clients.enter_context(_MemberTopics(name, url, authorization, context))
+        readers |= {name: _MemberTopics(name, url, http) for name, url in urls.items()}
         found = _compare_readable(readers, left_out, end_s=end_s, stopped=stopped)
     return PoolComparisonDocument(
         node=pool.node,
         at=datetime.now(UTC),
-        members={name: urls[name] for name in readers},
+        members={name: urls.get(name) for name in readers},
         left_out=tuple(MemberNotCompared(node=name, reason=reason) for name, reason in left_out.items()),
         topics=found.topics,
         changing=found.changing,
@@ -172,23 +158,10 @@ class _OwnTopics:
 class _MemberTopics:
     """Reads the topics of another member."""
 
-    def __init__(self, node: str, url: str, authorization: str, context: ssl.SSLContext) -> None:
+    def __init__(self, node: str, url: str, http: httpx.Client) -> None:
         self._node = node
         self._url = url
-        headers = {"Accept-Encoding": "identity"}  # decompressed bytes have no bound
-        if authorization:
-            headers["Authorization"] = authorization
-        self._http = httpx.Client(
-            timeout=_ANSWER_S, trust_env=False, follow_redirects=False, verify=context, headers=headers
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._http.close()
+        self._http = http
 
     def topics(self, asked: Mapping[str, str]) -> TopicsDocument:
         """Return a page of topics."""
@@ -197,7 +170,7 @@ class _MemberTopics:
                 return TopicsDocument.model_validate_json(self._body(answer))
         except NO_ANSWER as error:
             raise _NotComparedError(self._node, f"nothing answers at {self._url}") from error
-        except ValidationError as error:
+        except (AnswerWithoutEnd, ValidationError) as error:
             raise self._stranger() from error
 
     def _body(self, answer: httpx.Response) -> bytes:
@@ -207,21 +180,7 @@ class _MemberTopics:
             raise _NotComparedError(self._node, "too many requests wait there")
         if answer.status_code != 200:
             raise self._stranger()
-        body, end_s = bytearray(), time.monotonic() + _ANSWER_S
-        for piece in answer.iter_raw():
-            body += piece
-            if len(body) > _ANSWER_BYTES_MAX or time.monotonic() > end_s:
-                raise self._stranger()
-        return bytes(body)
+        return read_answer(answer, bytes_max=_ANSWER_BYTES_MAX, within_s=_ANSWER_S)
 
     def _stranger(self) -> _NotComparedError:
         return _NotComparedError(self._node, f"no node of this version answers at {self._url}")
-
-
-def _context(authorities: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if authorities is not None:
-        # As links do: Python 3.13 refuses authorities without a key usage, which `openssl req -x509` makes.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        load_authorities(context, authorities, name="pool.client_ca_file")
-    return context
