@@ -7,9 +7,10 @@ client. A metric without a known value is absent, never zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from datetime import datetime
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args, get_origin
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,28 +30,39 @@ from fanout.api.models import (
     NodeStatus,
     PoolStatus,
     RetainedStatus,
+    SelectorDetail,
     ServerStatus,
 )
 from fanout.api.node_view import NodeView
 
 __all__ = ["METRICS", "MetricSpec", "encode_metrics", "process_metrics"]
 
-Sample: TypeAlias = tuple[str, tuple[str, ...], float]
-"""(name of the metric, label values in the order of its labels, value)."""
+Sample: TypeAlias = tuple[tuple[str, ...], float]
+"""(label values in the order of the metric's labels, value)."""
+Kind: TypeAlias = Literal["counter", "gauge"]
+
+
+class _Seen(NamedTuple):
+    """Documents of one scrape."""
+
+    status: NodeStatus
+    lags: tuple[LinkLag, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """Name, kind and meaning of one metric."""
+    """Name, kind and meaning of one metric, and where its values are."""
 
     name: str
     """Name in the exposition; a counter's ends in `_total`."""
-    kind: Literal["counter", "gauge"]
+    kind: Kind
     """`counter` only grows while the process lives; `gauge` moves both ways."""
     meaning: str
     """One sentence, the metric's HELP line."""
-    labels: tuple[str, ...] = ()
+    labels: tuple[str, ...]
     """Names of its labels."""
+    read: Callable[[_Seen], Iterable[Sample]]
+    """Returns its samples; none for a value that is not known."""
 
     def family(self) -> CounterMetricFamily | GaugeMetricFamily:
         """Return an empty family to add samples to."""
@@ -73,127 +85,222 @@ _LABELS = {
     "skipped_total": "reason",
     "tolerated_total": "deviation",
     "reloads_total": "result",
+    "unfit_total": "reason",
 }
 """The label of each field that has several figures, with a name for each."""
-_NOT_FIGURES = frozenset({"epoch", "number"})
-"""Numbers in the documents that are no figures."""
+_NOT_FIGURES = frozenset(
+    {
+        "epoch",
+        "heartbeat_interval_seconds",  # a setting
+        "joining",
+        "last_error_over",
+        "stale_left_seconds",
+        "complete",  # has the evidence as a label
+    }
+)
+"""Numbers and flags in the documents that are no figures, or have a metric of their own below."""
 
 
-def _figures(document: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the fields of a document that always have a number, or several: each is a metric under its own name."""
+def _is_figure(name: str, field: FieldInfo) -> bool:
+    """Return True for a number, a flag, or several numbers by name; a number may be null."""
+    kinds = set(get_args(field.annotation)) - {type(None)} or {field.annotation}
+    plain = {get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds}
+    return name not in _NOT_FIGURES and (name in _LABELS or plain < {int, float, bool})
+
+
+def _figures(
+    prefix: str,
+    document: type[BaseModel],
+    each: Callable[[_Seen], Iterable[tuple[tuple[str, ...], BaseModel | None]]],
+    *labels: str,
+    but: Collection[str] = (),
+) -> Iterator[MetricSpec]:
+    """Yield the metrics of the figures in a document: each has the name and the description of its field.
+
+    Args:
+        prefix: What stands before the name of the field.
+        document: The model.
+        each: Returns the documents of that model, each with the values of `labels`; None for one that is not there.
+        labels: Labels of all these metrics.
+        but: Fields that another document has too.
+    """
+
+    def samples_of(name: str) -> Callable[[_Seen], Iterator[Sample]]:
+        def samples(seen: _Seen) -> Iterator[Sample]:
+            for values, one in each(seen):
+                figure = getattr(one, name, None)
+                if isinstance(figure, dict):
+                    for label, count in figure.items():
+                        yield (*values, label), count
+                elif figure is not None:
+                    yield values, figure
+
+        return samples
+
     for name, field in document.model_fields.items():
-        if name not in _NOT_FIGURES and (field.annotation in {int, float} or name in _LABELS):
-            yield name, field
+        if name not in but and _is_figure(name, field):
+            own_label = (_LABELS[name],) if name in _LABELS and field.annotation is not int else ()
+            kind: Kind = "counter" if name.endswith("_total") else "gauge"
+            meaning = field.description or ""
+            yield MetricSpec(f"{prefix}_{name}", kind, meaning, (*labels, *own_label), samples_of(name))
 
 
-def _specs(prefix: str, document: type[BaseModel], *labels: str) -> Iterator[MetricSpec]:
-    """Yield the metrics of the figures in a document; their meaning is the description of the field."""
-    for name, field in _figures(document):
-        own_label = (_LABELS[name],) if name in _LABELS and field.annotation is not int else ()
-        kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
-        yield MetricSpec(f"{prefix}_{name}", kind, field.description or "", (*labels, *own_label))
+def _of_node(name: str, meaning: str, read: Callable[[NodeStatus], float | None]) -> MetricSpec:
+    """Return a gauge of the node; `read` returns None while its value is not known."""
+
+    def samples(seen: _Seen) -> Iterator[Sample]:
+        value = read(seen.status)
+        if value is not None:
+            yield (), value
+
+    return MetricSpec(name, "gauge", meaning, (), samples)
+
+
+def _of_links(
+    name: str, meaning: str, *labels: str, read: Callable[[LinkDetail], Iterable[Sample]], kind: Kind = "gauge"
+) -> MetricSpec:
+    """Return a metric of each link; `read` returns its samples, without the label of the link."""
+
+    def samples(seen: _Seen) -> Iterator[Sample]:
+        for link in seen.status.links:
+            for values, value in read(link):
+                yield (link.name, *values), value
+
+    return MetricSpec(name, kind, meaning, ("link", *labels), samples)
+
+
+def _one(value: float) -> Iterable[Sample]:
+    return (((), value),)
+
+
+def _time(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
 
 
 METRICS = (
-    MetricSpec("fanout_node_info", "gauge", "Always 1; its labels say what runs.", ("node", "role", "version")),
-    MetricSpec("fanout_node_start_time_seconds", "gauge", "Unix time at which the node started."),
-    MetricSpec("fanout_node_ready", "gauge", "1 when the node is ready, as in /readyz, else 0."),
-    MetricSpec("fanout_limit", "gauge", "A bound in force, by its key in the configuration.", ("key",)),
-    MetricSpec("fanout_link_ready", "gauge", "1 when the link is ready: live, and no reason against it.", ("link",)),
     MetricSpec(
-        "fanout_link_state", "gauge", "1 for the state that the link is in, 0 for the others.", ("link", "state")
-    ),
-    MetricSpec(
-        "fanout_link_state_start_time_seconds", "gauge", "Unix time at which the link entered its state.", ("link",)
-    ),
-    *_specs("fanout_link", LinkDetail, "link"),
-    MetricSpec(
-        "fanout_link_snapshot_seconds", "gauge", "Duration of the newest complete snapshot; absent before.", ("link",)
-    ),
-    MetricSpec(
-        "fanout_link_stale_seconds",
+        "fanout_node_info",
         "gauge",
-        "Time since the values were last known to be current, 0 while they are; absent without any.",
-        ("link",),
+        "Always 1; its labels say what runs.",
+        ("node", "role", "version"),
+        lambda seen: [((seen.status.node, seen.status.role, seen.status.version), 1)],
     ),
+    _of_node(
+        "fanout_node_start_time_seconds", "Unix time at which the node started.", lambda node: _time(node.started)
+    ),
+    _of_node("fanout_node_ready", "1 when the node is ready, as in /readyz, else 0.", lambda node: node.ready),
     MetricSpec(
+        "fanout_limit",
+        "gauge",
+        "A bound in force, by its key in the configuration.",
+        ("key",),
+        lambda seen: [((key,), bound) for key, bound in seen.status.limits.items()],
+    ),
+    _of_links(
+        "fanout_link_state",
+        "1 for the state that the link is in, 0 for the others.",
+        "state",
+        read=lambda link: [((state,), state == link.state) for state in LINK_STATES],
+    ),
+    _of_links(
+        "fanout_link_state_start_time_seconds",
+        "Unix time at which the link entered its state.",
+        read=lambda link: _one(link.since.timestamp()),
+    ),
+    *_figures("fanout_link", LinkDetail, lambda seen: [((link.name,), link) for link in seen.status.links], "link"),
+    _of_links(
         "fanout_link_certificate_expiry_time_seconds",
-        "gauge",
         "Unix time at which a certificate of the newest connection expires; absent without one.",
-        ("link", "certificate"),
+        "certificate",
+        read=lambda link: [
+            ((whose,), expires.timestamp())
+            for whose, expires in (
+                ("client", link.client_certificate_expires),
+                ("primary", link.primary_certificate_expires),
+            )
+            if expires is not None
+        ],
     ),
-    MetricSpec(
+    _of_links(
         "fanout_link_audit_end_time_seconds",
-        "gauge",
         "Unix time at which the newest audit that did not fail ended; absent before one.",
-        ("link",),
+        read=lambda link: () if link.audit_completed is None else _one(link.audit_completed.timestamp()),
     ),
-    MetricSpec("fanout_link_samples_total", "counter", "Samples of topics that the primary answered.", ("link",)),
-    MetricSpec(
+    _of_links(
+        "fanout_link_samples_total",
+        "Samples of topics that the primary answered.",
+        read=lambda link: _one(link.sampling.samples_total),
+        kind="counter",
+    ),
+    _of_links(
         "fanout_link_sample_differing_total",
-        "counter",
         "Topics of samples that are missing or different there.",
-        ("link",),
+        read=lambda link: _one(link.sampling.missing_total + link.sampling.changed_total),
+        kind="counter",
     ),
-    MetricSpec("fanout_link_sampling_off", "gauge", "1 while no samples are taken, else 0.", ("link",)),
-    MetricSpec(
-        "fanout_link_counted_outside",
-        "gauge",
-        "Retained messages that the primary had beyond those here when both were counted; absent if unknown.",
-        ("link",),
+    _of_links(
+        "fanout_link_sampling_off",
+        "1 while no samples are taken, else 0.",
+        read=lambda link: _one(link.sampling.off is not None),
     ),
-    MetricSpec("fanout_link_alarm", "gauge", "1 while a person must decide on unconfirmed topics, else 0.", ("link",)),
-    MetricSpec("fanout_link_lag_seconds", "gauge", "Least lag of the link; absent when unknown.", ("link",)),
-    MetricSpec(
-        "fanout_link_items_behind",
-        "gauge",
-        "Updates that a fanout primary had stamped and that had not come; absent when unknown.",
-        ("link",),
+    _of_links(
+        "fanout_link_alarm",
+        "1 while a person must decide on unconfirmed topics, else 0.",
+        read=lambda link: _one(link.alarm is not None),
     ),
-    MetricSpec(
-        "fanout_link_heartbeat_age_seconds",
-        "gauge",
-        "Time since a heartbeat came back; absent before one did.",
-        ("link",),
+    *_figures(
+        "fanout_link",
+        LinkLag,
+        lambda seen: [((lag.name,), lag) for lag in seen.lags],
+        "link",
+        but=LinkDetail.model_fields,
     ),
-    MetricSpec("fanout_selector_topics", "gauge", "Retained topics held for the selector.", ("link", "selector")),
-    MetricSpec(
-        "fanout_selector_maybe_unreadable",
-        "gauge",
-        "1 while the selector is empty, or not readable at the primary, else 0.",
-        ("link", "selector"),
-    ),
-    MetricSpec(
+    _of_links(
         "fanout_selector_complete",
-        "gauge",
         "1 when the selector's snapshot is proved complete; the label names the evidence, empty before.",
-        ("link", "selector", "evidence"),
+        "selector",
+        "evidence",
+        read=lambda link: [((one.filter, one.evidence or ""), one.complete) for one in link.selectors],
     ),
-    MetricSpec(
-        "fanout_selector_unfit_total",
-        "counter",
-        "Messages that the selector does not take, by reason.",
-        ("link", "selector", "reason"),
+    *_figures(
+        "fanout_selector",
+        SelectorDetail,
+        lambda seen: [((link.name, one.filter), one) for link in seen.status.links for one in link.selectors],
+        "link",
+        "selector",
     ),
-    *_specs("fanout_config", ConfigStatus),
-    MetricSpec("fanout_config_read_time_seconds", "gauge", "Unix time at which the configuration in force was read."),
-    *_specs("fanout_server", ServerStatus),
-    MetricSpec("fanout_server_own_complete", "gauge", "0 while a limit keeps out retained messages published here."),
-    *_specs("fanout_access", AccessStatus),
-    *_specs("fanout_log", LogStatus),
-    MetricSpec("fanout_log_last_sync_time_seconds", "gauge", "Unix time of the last write to disk; absent before."),
-    MetricSpec(
-        "fanout_log_disk_free_bytes",
-        "gauge",
-        "Bytes free on the disk of the replication log at the last write to disk; absent before.",
+    *_figures("fanout_config", ConfigStatus, lambda seen: [((), seen.status.config)]),
+    _of_node(
+        "fanout_config_read_time_seconds",
+        "Unix time at which the configuration in force was read.",
+        lambda node: None if node.config is None else _time(node.config.read),
     ),
-    MetricSpec("fanout_log_alarm", "gauge", "1 while something is wrong with the replication log, else 0."),
-    *_specs("fanout_archive", ArchiveStatus),
-    *_specs("fanout_retained", RetainedStatus),
-    MetricSpec("fanout_retained_alarm", "gauge", "1 while retained values cannot be written, else 0."),
-    *_specs("fanout_http", HttpStatus),
-    *_specs("fanout_pool", PoolStatus),
-    MetricSpec("fanout_pool_fenced", "gauge", "1 while no durable session is served here, else 0."),
+    *_figures("fanout_server", ServerStatus, lambda seen: [((), seen.status.server)]),
+    *_figures("fanout_access", AccessStatus, lambda seen: [((), seen.status.access)]),
+    *_figures("fanout_log", LogStatus, lambda seen: [((), seen.status.log)]),
+    _of_node(
+        "fanout_log_last_sync_time_seconds",
+        "Unix time of the last write to disk; absent before.",
+        lambda node: None if node.log is None else _time(node.log.last_sync),
+    ),
+    _of_node(
+        "fanout_log_alarm",
+        "1 while something is wrong with the replication log, else 0.",
+        lambda node: None if node.log is None else node.log.alarm is not None,
+    ),
+    *_figures(
+        "fanout_archive",
+        ArchiveStatus,
+        lambda seen: [((), None if seen.status.log is None else seen.status.log.archive)],
+    ),
+    *_figures("fanout_retained", RetainedStatus, lambda seen: [((), seen.status.retained)]),
+    _of_node(
+        "fanout_retained_alarm",
+        "1 while retained values cannot be written, else 0.",
+        lambda node: None if node.retained is None else node.retained.alarm is not None,
+    ),
+    *_figures("fanout_http", HttpStatus, lambda seen: [((), seen.status.http)]),
+    *_figures("fanout_pool", PoolStatus, lambda seen: [((), seen.status.pool)]),
 )
 """Every metric of a node, without those of the process (`process_...`), which prometheus-client adds."""
 
@@ -231,102 +338,15 @@ def encode_metrics(
         The text.
     """
     yield
-    found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
-    for name, labels, value in _samples(node.status(), node.lag().links):
-        found.setdefault(name, []).append((labels, value))
+    seen = _Seen(node.status(), node.lag().links)
     end = encode(_Families())  # of OpenMetrics
     parts: list[bytes] = []
     for spec in METRICS:
-        if spec.name in found:
+        family, samples = spec.family(), list(spec.read(seen))
+        if samples:
             yield
-            family = spec.family()
-            for labels, value in found[spec.name]:
+            for labels, value in samples:
                 family.add_metric(labels, value)
             parts.append(encode(_Families(family)).removesuffix(end))
     yield
     return b"".join([*parts, encode(_Families(*process))])
-
-
-def _samples(status: NodeStatus, lags: Iterable[LinkLag]) -> Iterator[Sample]:
-    yield "fanout_node_info", (status.node, status.role, status.version), 1
-    yield "fanout_node_start_time_seconds", (), status.started.timestamp()
-    yield "fanout_node_ready", (), status.ready
-    for key, bound in status.limits.items():
-        yield "fanout_limit", (key,), bound
-    for link in status.links:
-        yield from _link_samples(link)
-    for lag in lags:
-        if lag.lag_seconds is not None:
-            yield "fanout_link_lag_seconds", (lag.name,), lag.lag_seconds
-        if lag.items_behind is not None:
-            yield "fanout_link_items_behind", (lag.name,), lag.items_behind
-        if lag.heartbeat_age_seconds is not None:
-            yield "fanout_link_heartbeat_age_seconds", (lag.name,), lag.heartbeat_age_seconds
-    for prefix, document in (
-        ("fanout_config", status.config),
-        ("fanout_server", status.server),
-        ("fanout_access", status.access),
-        ("fanout_log", status.log),
-        ("fanout_archive", None if status.log is None else status.log.archive),
-        ("fanout_retained", status.retained),
-        ("fanout_http", status.http),
-        ("fanout_pool", status.pool),
-    ):
-        if document is not None:
-            yield from _figure_samples(prefix, document)
-    if status.config is not None:
-        yield "fanout_config_read_time_seconds", (), status.config.read.timestamp()
-    if status.server is not None:
-        yield "fanout_server_own_complete", (), status.server.own_complete
-    if status.log is not None:
-        yield "fanout_log_alarm", (), status.log.alarm is not None
-        if status.log.last_sync is not None:
-            yield "fanout_log_last_sync_time_seconds", (), status.log.last_sync.timestamp()
-        if status.log.disk_free_bytes is not None:
-            yield "fanout_log_disk_free_bytes", (), status.log.disk_free_bytes
-    if status.retained is not None:
-        yield "fanout_retained_alarm", (), status.retained.alarm is not None
-    if status.pool is not None:
-        yield "fanout_pool_fenced", (), status.pool.fenced
-
-
-def _figure_samples(prefix: str, document: BaseModel, *labels: str) -> Iterator[Sample]:
-    for name, _ in _figures(type(document)):
-        value = getattr(document, name)
-        if isinstance(value, dict):
-            for label, count in value.items():
-                yield f"{prefix}_{name}", (*labels, label), count
-        else:
-            yield f"{prefix}_{name}", labels, value
-
-
-def _link_samples(link: LinkDetail) -> Iterator[Sample]:
-    label = (link.name,)
-    yield "fanout_link_ready", label, link.ready
-    for state in LINK_STATES:
-        yield "fanout_link_state", (link.name, state), state == link.state
-    yield "fanout_link_state_start_time_seconds", label, link.since.timestamp()
-    yield from _figure_samples("fanout_link", link, link.name)
-    if link.snapshot_seconds is not None:
-        yield "fanout_link_snapshot_seconds", label, link.snapshot_seconds
-    if link.stale_seconds is not None:
-        yield "fanout_link_stale_seconds", label, link.stale_seconds
-    for whose, expires in (("client", link.client_certificate_expires), ("primary", link.primary_certificate_expires)):
-        if expires is not None:
-            yield "fanout_link_certificate_expiry_time_seconds", (link.name, whose), expires.timestamp()
-    if link.audit_completed is not None:
-        yield "fanout_link_audit_end_time_seconds", label, link.audit_completed.timestamp()
-    if link.counted_outside is not None:
-        yield "fanout_link_counted_outside", label, link.counted_outside
-    sampling = link.sampling
-    yield "fanout_link_samples_total", label, sampling.samples_total
-    yield "fanout_link_sample_differing_total", label, sampling.missing_total + sampling.changed_total
-    yield "fanout_link_sampling_off", label, sampling.off is not None
-    yield "fanout_link_alarm", label, link.alarm is not None
-    for selector in link.selectors:
-        yield "fanout_selector_topics", (link.name, selector.filter), selector.topics
-        yield "fanout_selector_maybe_unreadable", (link.name, selector.filter), selector.maybe_unreadable
-        complete = (link.name, selector.filter, selector.evidence or "")
-        yield "fanout_selector_complete", complete, selector.complete
-        for reason, count in selector.unfit_total.items():
-            yield "fanout_selector_unfit_total", (link.name, selector.filter, reason), count

@@ -128,7 +128,7 @@ class SelectorReadiness(_Document):
     """Values that a link holds for one selector."""
 
     filter: str = Field(description="The selector's Topic Filter at the primary.")
-    topics: NonNegativeInt = Field(description="Retained topics held for it now.")
+    topics: NonNegativeInt = Field(description="Retained topics held for the selector now.")
     complete: bool = Field(
         description="True if its snapshot of this epoch is proved complete, and no limit keeps a value out."
     )
@@ -138,7 +138,7 @@ class SelectorReadiness(_Document):
     )
     maybe_unreadable: bool = Field(
         default=False,
-        description="True if it is empty, and may be so because the link's user may not read it at the primary.",
+        description="True if the selector is empty, and maybe because the link's user may not read it at the primary.",
     )
 
 
@@ -633,7 +633,7 @@ class LogStatus(_Document):
     )
     written_bytes_total: NonNegativeInt = Field(description="Bytes of segments written.")
     disk_free_bytes: NonNegativeInt | None = Field(
-        description="Bytes free on the disk of the log when rows were last forced to it; null before."
+        description="Bytes free on the disk of the log when rows were last forced to it; null before the first time."
     )
     sealed_segments_total: NonNegativeInt = Field(description="Segments that became Parquet.")
     unsealed_segments: NonNegativeInt = Field(description="Segments waiting to become Parquet now.")
