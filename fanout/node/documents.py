@@ -6,7 +6,9 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pydantic import BaseModel
 
 from fanout import __version__
 from fanout.access.gate import Gate
@@ -50,7 +52,6 @@ from fanout.config import NodeConfig, Role
 from fanout.errors import ConfigError, ListenError, RequestRefused
 from fanout.installation import build
 from fanout.link.model.audit_report import AuditReport
-from fanout.link.model.counters import LinkCounters
 from fanout.link.model.sampling_totals import SamplingTotals
 from fanout.link.model.status import LinkStatus, causes_of_absence
 from fanout.node.browse.browser import Browser
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeDocuments", "NodeParts"]
 
 _NS_PER_S: Final = 1_000_000_000
+_MISSING: Final = object()
 _SERVER_LIMITS: Final = (
     "connections_max",
     "connections_per_address_max",
@@ -105,16 +107,6 @@ _SERVER_LIMITS: Final = (
     "retained_topics_max",
     "retained_bytes_max",
 )
-_SAME_FIGURES: Final = tuple(
-    name
-    for name in LinkDetail.model_fields.keys()
-    - LinkReadiness.model_fields.keys()
-    - {"paths_above", "sampling", "skipped_newest"}
-    if hasattr(LinkStatus, name)
-)
-"""Fields of `LinkDetail` that `LinkStatus` has under the same name."""
-_COUNTERS: Final = tuple(name for name in LinkDetail.model_fields if hasattr(LinkCounters, name))
-"""Those that `LinkCounters` has."""
 
 
 class NodeParts(Protocol):
@@ -237,7 +229,7 @@ class NodeDocuments:
             state=verdict.state,
             reasons=verdict.reasons,
             listeners=tuple(node.server.addresses) if node.server else (),
-            links=tuple(map(self._detail, links)),
+            links=tuple(map(_detail, links)),
             server=self._server(),
             config=self._config(),
             pid=os.getpid(),
@@ -360,7 +352,7 @@ class NodeDocuments:
         """
         audited = next(one for one in self._node.links if one.config.name == link)
         report = await audited.audit(confirmed=confirmed)
-        return _audit_detail_of(report, ended_ns=self._node.clock.now_ns())
+        return _audit_detail(report, ended_ns=self._node.clock.now_ns())
 
     async def unconfirmed(self, link: str, *, after: str) -> UnconfirmedDocument:
         """Return a page of the unconfirmed topics of one of the links, after the topic `after`."""
@@ -490,41 +482,6 @@ class NodeDocuments:
             unserved = (*unserved, "members of the pool have not heard this one at the primary yet")
         return judge(drain.phase, links, held_since_ns=drain.held_since_ns, unserved=unserved)
 
-    @staticmethod
-    def _detail(status: LinkStatus) -> LinkDetail:
-        return LinkDetail(
-            **_readiness(status).model_dump(exclude={"selectors"}),
-            **{name: getattr(status, name) for name in _SAME_FIGURES},
-            **{name: getattr(status.counters, name) for name in _COUNTERS},
-            selectors=tuple(
-                SelectorDetail(
-                    filter=selector.filter,
-                    topics=selector.topics,
-                    complete=selector.complete,
-                    evidence=selector.evidence,
-                    joining=selector.joining,
-                    maybe_unreadable=selector.maybe_unreadable,
-                    digest=f"{selector.digest:016x}",
-                    unfit_total=dict(selector.rejected),
-                )
-                for selector in status.selectors
-            ),
-            hint=None if status.last_error_over else status.last_error_hint,
-            last_error_at=None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
-            stale_left_seconds=status.stale_left_s,
-            audit=_audit_detail(status),
-            client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
-            primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
-            audit_completed=utc_from_ns(status.audit_completed_ns) if status.audit_completed_ns else None,
-            sampling=_sampling_detail(status.sampling),
-            skipped_newest=tuple(
-                SkippedDetail(at=utc_from_ns(one.at_ns), topic=one.topic, reason=one.reason.value, detail=one.detail)
-                for one in status.skipped_newest
-            ),
-            paths_above=tuple(" > ".join(path) for path in status.paths_above),
-            hops=max(map(len, status.paths_above), default=0),
-        )
-
     def _server(self) -> ServerStatus | None:
         server = self._node.server
         if server is None:
@@ -610,25 +567,61 @@ def _utc_from_s(time_s: int | None) -> datetime | None:
     return None if time_s is None else utc_from_ns(time_s * _NS_PER_S)
 
 
-def _audit_detail(status: LinkStatus) -> AuditDetail | None:
+def _alike(document: type[BaseModel], *sources: object) -> dict[str, Any]:
+    """Return the fields of a document that a source has under the same name."""
+    found: dict[str, Any] = {}
+    for source in sources:
+        for name in document.model_fields:
+            if (value := getattr(source, name, _MISSING)) is not _MISSING:
+                found[name] = value
+    return found
+
+
+def _detail(status: LinkStatus) -> LinkDetail:
     last = status.newest_audit
-    return None if last is None else _audit_detail_of(last, ended_ns=status.audit_ended_ns)
+    others = {
+        "selectors": tuple(
+            SelectorDetail(
+                **_alike(SelectorReadiness, selector),
+                digest=f"{selector.digest:016x}",
+                unfit_total=dict(selector.rejected),
+            )
+            for selector in status.selectors
+        ),
+        "hint": None if status.last_error_over else status.last_error_hint,
+        "last_error_at": None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
+        "stale_left_seconds": status.stale_left_s,
+        "audit": None if last is None else _audit_detail(last, ended_ns=status.audit_ended_ns),
+        "client_certificate_expires": _utc_from_s(status.client_certificate_expires_s),
+        "primary_certificate_expires": _utc_from_s(status.primary_certificate_expires_s),
+        "audit_completed": utc_from_ns(status.audit_completed_ns) if status.audit_completed_ns else None,
+        "sampling": _sampling_detail(status.sampling),
+        "skipped_newest": tuple(
+            SkippedDetail(at=utc_from_ns(one.at_ns), topic=one.topic, reason=one.reason.value, detail=one.detail)
+            for one in status.skipped_newest
+        ),
+        "paths_above": tuple(" > ".join(path) for path in status.paths_above),
+        "hops": max(map(len, status.paths_above), default=0),
+    }
+    return LinkDetail(**(_alike(LinkDetail, status, status.counters) | _state(status) | others))
+
+
+def _readiness(status: LinkStatus) -> LinkReadiness:
+    selectors = tuple(SelectorReadiness(**_alike(SelectorReadiness, selector)) for selector in status.selectors)
+    return LinkReadiness(**(_alike(LinkReadiness, status) | _state(status) | {"selectors": selectors}))
+
+
+def _state(status: LinkStatus) -> dict[str, Any]:
+    """Return what each document about a link says of its state."""
+    return {"state": status.shown_state, "since": utc_from_ns(status.since_ns), "stale_seconds": status.stale_s}
 
 
 def _sampling_detail(totals: SamplingTotals) -> SamplingDetail:
-    return SamplingDetail(
-        samples_total=totals.samples_total,
-        topics_total=totals.topics_total,
-        missing_total=totals.missing_total,
-        changed_total=totals.changed_total,
-        audits_total=totals.audits_total,
-        failed_total=totals.failed_total,
-        newest=utc_from_ns(totals.last_ns) if totals.last_ns else None,
-        off=totals.off or None,
-    )
+    newest = utc_from_ns(totals.last_ns) if totals.last_ns else None
+    return SamplingDetail(**(_alike(SamplingDetail, totals) | {"newest": newest, "off": totals.off or None}))
 
 
-def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
+def _audit_detail(report: AuditReport, *, ended_ns: int) -> AuditDetail:
     return AuditDetail(
         ended=utc_from_ns(ended_ns),
         confirmed=report.confirmed,
@@ -639,23 +632,4 @@ def _audit_detail_of(report: AuditReport, *, ended_ns: int) -> AuditDetail:
         took_seconds=report.seconds,
         failure=report.failure or None,
         reason=report.reason,
-    )
-
-
-def _readiness(status: LinkStatus) -> LinkReadiness:
-    return LinkReadiness(
-        name=status.name,
-        ready=status.ready,
-        state=status.shown_state,
-        reason=status.reason,
-        since=utc_from_ns(status.since_ns),
-        epoch=status.epoch,
-        topics=status.topics,
-        stale_seconds=status.stale_s,
-        evidence=status.evidence,
-        not_held_topics=status.not_held_topics,
-        not_held_reason=status.not_held_reason,
-        selectors=tuple(
-            SelectorReadiness.model_validate(selector, from_attributes=True) for selector in status.selectors
-        ),
     )
