@@ -19,7 +19,7 @@ import functools
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fanout.access.authorization import Access
 from fanout.access.client_ids import matches_pattern
@@ -35,7 +35,7 @@ from fanout.runtime.origin import origin_of
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["AccessChange", "AccessStats", "Gate", "is_loopback"]
+__all__ = ["AccessChange", "Gate", "is_loopback"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,36 +55,6 @@ class AccessChange:
     def sessions_to_check(self) -> bool:
         """True if any session may be affected."""
         return self.anonymous or self.rules or bool(self.users_revoked)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessStats:
-    """Figures of the gate; totals since the start of the node."""
-
-    admitted_total: dict[str, int]
-    """Clients admitted, by `Means`."""
-    refused_total: dict[str, int]
-    """Clients refused, by the name of the Reason Code in lower case."""
-    password_checks_total: int
-    """Passwords checked."""
-    password_remembered_total: int
-    """Checks that a remembered result saved."""
-    password_waiting: int
-    """Checks that run or wait."""
-    hook_asked_total: int
-    """Questions sent to the hook."""
-    hook_remembered_total: int
-    """Questions that a remembered answer saved."""
-    hook_waiting: int
-    """Questions that are asked or wait."""
-    hook_failures_total: dict[str, int]
-    """Questions without an answer, by reason (`fanout.access.http_hook.FAILURES`)."""
-    rules: int
-    """Rules in force."""
-    users: int
-    """Users of the password file."""
-    decisions: int
-    """Decisions on topics that are remembered; at most `access.decisions_max`."""
 
 
 class Gate:
@@ -238,23 +208,23 @@ class Gate:
         for task in list(self._retiring.values()):
             await task
 
-    def stats(self) -> AccessStats:
-        """Return the gate's figures at this moment."""
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of the gate at this moment, by their names in `fanout.api.models.AccessStatus`."""
         figures = _HookFigures.of(self._former_hooks, *self._retiring, *([self.hook] if self.hook else []))
-        return AccessStats(
-            admitted_total={means.value: count for means, count in self._admitted.items()},
-            refused_total={code.name.lower(): count for code, count in self._refused.items()},
-            password_checks_total=self._checks.checked_total,
-            password_remembered_total=self._checks.remembered_total,
-            password_waiting=self._checks.unfinished,
-            hook_asked_total=figures.asked_total,
-            hook_remembered_total=figures.remembered_total,
-            hook_waiting=self.hook.unfinished if self.hook else 0,
-            hook_failures_total=figures.failures_total,
-            rules=len(self.rules.rules),
-            users=len(self._passwords.users) if self._passwords else 0,
-            decisions=self.rules.remembered,
-        )
+        return {
+            "admitted_total": {means.value: count for means, count in self._admitted.items()},
+            "refused_total": {code.name.lower(): count for code, count in self._refused.items()},
+            "password_checks_total": self._checks.checked_total,
+            "password_remembered_total": self._checks.remembered_total,
+            "password_waiting": self._checks.unfinished,
+            "hook_asked_total": figures.asked_total,
+            "hook_remembered_total": figures.remembered_total,
+            "hook_waiting": self.hook.unfinished if self.hook else 0,
+            "hook_failures_total": figures.failures_total,
+            "rules": len(self.rules.rules),
+            "users": len(self._passwords.users) if self._passwords else 0,
+            "decisions": self.rules.remembered,
+        }
 
     def hook_for(self, action: HookAction) -> HttpHook | None:
         """Return the hook if it is asked for `action`."""

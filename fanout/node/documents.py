@@ -505,7 +505,7 @@ class NodeDocuments:
 
     def _access(self) -> AccessStatus | None:
         gate = self._node.gate
-        return AccessStatus(**dataclasses.asdict(gate.stats())) if gate is not None else None
+        return AccessStatus(**gate.figures()) if gate is not None else None
 
     def _log(self) -> LogStatus | None:
         log, config = self._node.log, self._node.config.log

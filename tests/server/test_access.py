@@ -228,7 +228,7 @@ async def test_rules_hold_for_each_user_and_client(start_guarded: StartGuarded, 
             assert packet == Ack(PacketType.PUBACK, packet_id, code)
     assert [row[0] for _, row in node.published] == [b"home/alice/x", b"device/a1"]
     assert node.server.figures()["dropped_total"]["refused"] == 2
-    assert gates[0].stats().admitted_total["password"] == 1
+    assert gates[0].figures()["admitted_total"]["password"] == 1
 
 
 async def test_mqtt_3_1_1_is_told_what_it_understands(start_guarded: StartGuarded) -> None:
@@ -427,7 +427,7 @@ async def test_hook_that_says_no_or_nothing_refuses_the_message(
         await client.expect_ack(PacketType.PUBACK, client.publish(b"t", b"", qos=1), 0x87)
     assert node.published == []
     assert node.server.figures()["dropped_total"]["refused"] == 2
-    assert gates[0].stats().hook_failures_total["status"] == 1
+    assert gates[0].figures()["hook_failures_total"]["status"] == 1
 
 
 async def test_will_message_is_put_to_the_hook(start_guarded: StartGuarded, service: Service) -> None:

@@ -193,8 +193,8 @@ async def test_requests_of_users_are_no_clients(gate: Gate, http: httpx.AsyncCli
     """None counts as a client that was let in; a wrong password counts, since somebody may guess."""
     for password in ("secret", "secret", "wrong"):
         await http.get("/v1/topics?filter=plant/ann/%23", auth=("ann", password))
-    assert gate.stats().admitted_total["password"] == 0
-    assert gate.stats().refused_total == {"bad_user_name_or_password": 1}
+    assert gate.figures()["admitted_total"]["password"] == 0
+    assert gate.figures()["refused_total"] == {"bad_user_name_or_password": 1}
 
 
 async def test_users_take_no_place_of_operators(
