@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fanout.api.browse.models import LiveValue
-    from fanout.api.models import NodeStatus, PoolMember
+    from fanout.api.models import NodeStatus, PoolDocument
 
 __all__ = ["register"]
 
@@ -129,21 +129,20 @@ def _find(urls: Sequence[str], token_file: Path | None) -> tuple[list[_Hop], lis
                     raise found
                 left_out[member] = found.message
                 continue
-            hop, members = found
+            hop, pool = found
             hops.setdefault(hop.node, hop)
-            for one in members:
-                if one.is_self or one.url in asked:
+            if pool is None:
+                continue
+            members, silent = pool.others_to_ask(needs_tls=token_file is not None and url.startswith("https:"))
+            left_out |= silent
+            for name, its_url in members.items():
+                if its_url in asked:
                     continue
-                name = one.node or one.url or one.address or ""
-                if one.url is None:
-                    left_out[name] = "its HTTP address is not known"
-                elif token_file is not None and url.startswith("https:") and not one.url.startswith("https:"):
-                    left_out[name] = f"the token is not sent to {one.url}, which has no TLS"
-                elif len(asked) == _NODES_MAX:
+                if len(asked) == _NODES_MAX:
                     left_out[name] = _TOO_MANY
                 else:
-                    asked.add(one.url)
-                    waiting[one.url] = name
+                    asked.add(its_url)
+                    waiting[its_url] = name
     above = {name for hop in hops.values() for link in hop.status.links for name in _names(link.paths_above)}
     left_out |= dict.fromkeys(sorted(above - hops.keys()), "it is above these; give its URL too")
     return list(hops.values()), [f"{name}: {why}" for name, why in left_out.items() if name not in hops]
@@ -155,15 +154,15 @@ def _at_once(ask: Callable[[str, Path | None], T], urls: Iterable[str], token_fi
         return list(threads.map(lambda url: ask(url, token_file), urls))
 
 
-def _ask(url: str, token_file: Path | None) -> tuple[_Hop, Sequence[PoolMember]] | FanoutError:
-    """Return the node at an address and the members of its pool; its error if it does not answer."""
+def _ask(url: str, token_file: Path | None) -> tuple[_Hop, PoolDocument | None] | FanoutError:
+    """Return the node at an address and its pool, None if it is in none; its error if it does not answer."""
     from fanout.cli.asking.client import NodeClient
 
     try:
         with NodeClient(url, token_file=token_file) as client:
             status = client.status()
-            members = () if status.pool is None else client.pool().members
-            return _Hop(url, status, *_clock(client)), members
+            pool = None if status.pool is None else client.pool()
+            return _Hop(url, status, *_clock(client)), pool
     except FanoutError as error:
         return error
 

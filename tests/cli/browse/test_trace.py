@@ -272,7 +272,7 @@ def test_the_wait_bounds_streams_that_are_not_live(
     assert ("Waits for a message" in answer.stderr) == is_live
     assert set(asked) == {("https://a", token)}
     left_out = json.loads(answer.stdout)["not_asked"]
-    assert left_out[0] == "b: the token is not sent to http://b:8080, which has no TLS"
+    assert left_out[0] == "b: a token is not sent there: it has no TLS"
 
 
 def test_the_way_is_a_table(runner: CliRunner) -> None:
