@@ -236,7 +236,7 @@ def _rule_faults(rules: tuple[RuleSection, ...], index: int) -> Iterator[ConfigF
 
 
 def _decides_all(first: RuleSection, later: RuleSection) -> bool:
-    """Tell whether `first` leaves nothing to decide for `later`, for any client."""
+    """Return True if `first` leaves nothing to decide for `later`, for any client."""
     return (
         (first.allow or first.deny) in ("all", later.allow or later.deny)
         and first.user in (ANY, later.user)

@@ -122,7 +122,7 @@ def find_changes(old: NodeConfig, new: NodeConfig) -> tuple[Change, ...]:
 
 
 def merge(old: _Section, new: _Section) -> _Section:
-    """Return what is in force behind a reload: `new`, but `old` where a change needs a restart.
+    """Return the section in force after a reload: `new`, but `old` where a change needs a restart.
 
     Args:
         old: A section that is in force; or the whole configuration.
@@ -229,10 +229,10 @@ def _selector_changes(
 
 
 def takes_selectors_alone(old: LinkConfig, new: LinkConfig) -> bool:
-    """Say whether a live link takes another configuration without a new connection: only selectors differ.
+    """Return True if a live link takes another configuration without a new connection: only selectors differ.
 
-    With the first selector that has retained values, or has them and a wildcard, the link must ask the primary anew
-    what it is capable of, as it does when it connects.
+    With its first selector for retained values, and with its first wildcard among these, the link must ask the primary
+    again for its capabilities, as it does when it connects.
     """
     asked, asks = ((any(kept), any(one.has_wildcard for one in kept)) for kept in map(_kept, (old, new)))
     return dataclasses.replace(new, selectors=old.selectors) == old and asks <= asked
@@ -243,7 +243,7 @@ def _kept(link: LinkConfig) -> list[Selector]:
 
 
 def _ends_session(old: LinkConfig, new: LinkConfig) -> bool:
-    """Say whether the session of a link at its primary cannot go on with another configuration."""
+    """Return True if the session of a link at its primary cannot go on with another configuration."""
     resumable = all(link.version == 5 and link.session_expiry_s for link in (old, new))
     same = (old.client_id, old.control_topic) == (new.client_id, new.control_topic)
     return not (resumable and same) or set(old.primaries).isdisjoint(new.primaries)

@@ -142,7 +142,7 @@ def _listener_faults(config: NodeConfig) -> Iterator[ConfigFault]:
 
 
 def _clash(a: Address, b: Address) -> bool:
-    """Tell whether two listeners cannot have these addresses at the same time."""
+    """Return True if two listeners cannot have these addresses at the same time."""
     if "unix" in (a.scheme, b.scheme):
         return a.scheme == b.scheme and a.host == b.host
     if a.port != b.port or a.port == 0:
@@ -153,7 +153,7 @@ def _clash(a: Address, b: Address) -> bool:
 
 
 def _reaches(target: Address, listener: Address) -> bool:
-    """Tell whether `target`, seen from this machine, certainly reaches `listener`."""
+    """Return True if `target`, seen from this machine, certainly reaches `listener`."""
     if target.port != listener.port:
         return False
     return _is_same_host(target.host, listener.host) or (

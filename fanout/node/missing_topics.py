@@ -123,7 +123,7 @@ class MissingAnnouncer:
                 await self._look_after(*next_one)
 
     def _concerns(self, topic_filter: bytes) -> bool:
-        """Tell whether a filter must wait: topics of the link may match it, and none is known to match."""
+        """Return True if a filter must wait: topics of the link may match it, and none is known to match."""
         if not self._parts(topic_filter):
             return False
         has_wildcard = b"+" in topic_filter or b"#" in topic_filter
@@ -136,7 +136,7 @@ class MissingAnnouncer:
         return [(part, part.removeprefix(one.prefix), one) for part, one in common if part not in (None, one.prefix)]
 
     def _is_replicated(self, at_primary: str, selector: Selector) -> bool:
-        """Tell whether a selector replicates topics of a filter, apart from excludes and the link's control topics."""
+        """Return True if a selector replicates topics of a filter, excludes and the link's control topics left out."""
         try:
             wanted = Selector(at_primary, exclude=(*selector.exclude, self._control_filter))
         except SelectorInvalid:  # more levels than a selector may have, which a client's Topic Filter may
@@ -171,7 +171,7 @@ class MissingAnnouncer:
             self._logger.warning("missing topic not announced", filter=at_primary, reason_code=reason_code.text)
 
     async def _is_there(self, topic_filter: bytes) -> bool:
-        """Tell whether the replica has a topic that matches a filter."""
+        """Return True if the replica has a topic that matches a filter."""
         clock = self._clock
         self._searched, self._arrived = topic_filter, False
         try:

@@ -121,7 +121,7 @@ class RetainedTable(TopicSearch):
         """Beginning of each stretch to where `spread` goes on in it."""
 
     def __contains__(self, topic: bytes) -> bool:
-        """Say whether a topic has a value."""
+        """Return True if a topic has a value."""
         return bool(self.topics(topic, topic + b"\0", 1))
 
     @property

@@ -91,10 +91,10 @@ class NodeBrowser(Protocol):
         """
 
     def is_topic_filter(self, topic_filter: bytes) -> bool:
-        """Say whether this is a valid Topic Filter, not of a Shared Subscription."""
+        """Return True if this is a valid Topic Filter, not of a Shared Subscription."""
 
     def is_topic_name(self, topic: bytes) -> bool:
-        """Say whether this is a valid Topic Name."""
+        """Return True if this is a valid Topic Name."""
 
     async def page(self, query: TopicQuery) -> TopicsDocument:
         """Return a page of topics."""

@@ -16,7 +16,7 @@ from fanout.errors import FanoutError
 __all__ = ["TopicInPool", "explain_in_pool"]
 
 _LOOKS: Final = 3
-"""Looks at members that hold different values, each that of its primary: it may just change."""
+"""Looks at members with different values, each equal to that of its primary. The value may just have changed."""
 _OF_TWO: Final = "members hold different values, each that of its primary: they replicate different brokers"
 
 
@@ -33,7 +33,7 @@ class TopicInPool:
 
     @property
     def worst(self) -> str:
-        """The member to look at: one with another finding than that all is well; else the first one."""
+        """The member to look at: the first whose finding is not that all is well; else the first one."""
         return next((name for name, one in self.found.items() if one.verdict.kind != "equal"), next(iter(self.found)))
 
     @property
@@ -89,7 +89,7 @@ def explain_in_pool(url: str, topic: str, *, client_id: str | None, token_file: 
 
 
 def _without_missing_sessions(found: Mapping[str, TopicExplanation]) -> Mapping[str, TopicExplanation]:
-    """Return the explanations; that a client has no session is a finding only if it has none at any member."""
+    """Return the explanations. A client without a session is a finding only if no member has one of it."""
     clients = [one.facts.client for one in found.values()]
     if not any(client is not None and client.session for client in clients):
         return found
@@ -103,7 +103,7 @@ def _without_missing_sessions(found: Mapping[str, TopicExplanation]) -> Mapping[
 
 
 def _lost_on_the_way(found: Mapping[str, TopicExplanation]) -> str:
-    """Return that an update came to some members and not to others, and when; empty if that is not so."""
+    """Return a sentence if an update came to some members only: to which, and when. Else return an empty text."""
     lacking = [name for name, one in found.items() if one.verdict.kind in {"differs", "absent"}]
     came = {
         name: value.received
@@ -130,7 +130,7 @@ def _are_of_two(found: Mapping[str, TopicExplanation]) -> bool:
 
 
 def _other_primaries(found: Mapping[str, TopicExplanation]) -> str:
-    """Return that members have other addresses of the primary; empty if all have the same."""
+    """Return a sentence if members have different addresses of the primary. Else return an empty text."""
     at: dict[str, list[str]] = {}
     for name, one in found.items():
         if one.facts.link is not None:

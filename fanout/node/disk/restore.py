@@ -124,7 +124,7 @@ def _fill(storage: DiskStore, store: str, replica: Replica, *, selectors: Sequen
 
 
 def _is_good(update: Update, selectors: Sequence[Selector] | None) -> bool:
-    """Tell whether a selector covers a value.
+    """Return True if a selector covers a value.
 
     Raises:
         FileDamagedError: The digest of the value is wrong.

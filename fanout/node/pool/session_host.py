@@ -18,7 +18,7 @@ _NEVER: Final = float("-inf")
 
 
 def link_of(links: Sequence[Link]) -> Callable[[bytes], str]:
-    """Return what names the link of a local topic: a topic belongs to one link, or to none."""
+    """Return a function from a local topic to the name of its link, or to an empty text without one."""
     if len(links) == 1:
         name = links[0].config.name
         return lambda topic: name
@@ -54,9 +54,9 @@ class LinkMarkers:
 
 
 class PlaceNames:
-    """Wait of a new member until the places of its sessions have names at the others.
+    """Wait of a new member until the others know the names of places in its streams.
 
-    Before, a copy says nothing to them: sessions that began here would be lost with this member.
+    Until then its copies are of no use to them: sessions that began here would be lost with this member.
     """
 
     def __init__(self, members: PoolMembers, *, links: Iterable[Link], clock: Clock) -> None:
