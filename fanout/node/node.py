@@ -9,6 +9,7 @@ modules of all of them would double the time until a node listens.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -84,6 +85,8 @@ _CLIENTS_LEAVE_S: Final = 5.0
 """Time for clients to read what was written to them, when the node stops."""
 _FORWARDED_S: Final = 5.0
 """Time for the primary to answer forwarded messages of clients that have left, when the node stops."""
+_KEPT_S: Final = 3.0
+"""Time for other members and the disk to keep what the answers have changed in sessions, when the node stops."""
 _STORAGE_CLOSE_S: Final = 10.0
 """Time for writing retained values to their file, when the node stops."""
 _LOG_CLOSE_S: Final = 30.0
@@ -389,6 +392,10 @@ class Node:
                 await asyncio.gather(*(link.wait_forwarded() for link in self._links.values()))
         except TimeoutError:
             self._logger.warning("messages of clients may not have reached the primary", deadline_s=_FORWARDED_S)
+        if self.server is not None:
+            with contextlib.suppress(TimeoutError):  # without its verdict, a heir would forward a message again
+                async with asyncio.timeout(_KEPT_S):
+                    await self.server.lifecycles.keepers.kept()
         if self.gate is not None:
             await self.gate.close()
         for task in self._tasks:

@@ -244,7 +244,7 @@ class IngestPipeline:
                 if place > done:
                     applied.append(Applied(self._apply(updates[done:place], phase=phase), b"", epoch))
                     done = place
-                passed = cuts.capture(row, now_ns=now_ns)
+                passed = cuts.capture(row, now_ns=now_ns) if phase is Phase.LIVE else None
                 if passed is not None:
                     applied.append(passed)
         return applied, updates[done:]

@@ -54,6 +54,7 @@ class MemberCuts:
         replica: Replica,
         sender: PacketSender,
         is_live: Callable[[], bool],
+        is_in_order: Callable[[], bool],
         expired_ns: Callable[[], int],
     ) -> None:
         """Begin without members.
@@ -64,6 +65,7 @@ class MemberCuts:
             replica: The link's replica, read only.
             sender: Sender of packets.
             is_live: Returns whether the link is live, and no pass is under way.
+            is_in_order: Returns whether live updates come in the order of the primary's stream, with none left out.
             expired_ns: Returns when the newest expired value was removed, Unix time in nanoseconds; 0 for never.
         """
         self.topics: frozenset[bytes] = frozenset()
@@ -73,6 +75,7 @@ class MemberCuts:
         self._replica = replica
         self._sender = sender
         self._is_live = is_live
+        self._is_in_order = is_in_order
         self._expired_ns = expired_ns
         self._node_of: dict[bytes, str] = {}
         """Control topic to the member that publishes there."""
@@ -179,6 +182,8 @@ class MemberCuts:
     def capture(self, row: PublishRow, *, now_ns: int) -> MarkerPassed | None:
         """Note what the replica of a live link holds at the place of a row with one of `topics`.
 
+        A link that resumes its session gives the places of what waited for it too: copies of sessions name them.
+
         Args:
             row: The row.
             now_ns: Unix time in nanoseconds.
@@ -187,9 +192,11 @@ class MemberCuts:
             The place; None when the row is no heartbeat, or may have had its place before.
         """
         # A message that is sent again may have had its place before.
-        if not self._is_first(row) or row[FLAGS] & DUP or not self._is_live():
+        if not self._is_first(row) or row[FLAGS] & DUP or not self._is_in_order():
             return None
         marker, node = row[PAYLOAD].decode(), self._node_of.get(row[TOPIC])
+        if not self._is_live():
+            return MarkerPassed(node or self._node_id, marker)
         self.captured_total += 1
         compares = self._compares and not self._is_expiring(now_ns)
         # A member that has been live for longer holds messages that were never retained, or were retained before.

@@ -35,6 +35,8 @@ from fanout.selection import Selector, find_moves
 
 __all__ = ["LinkSession"]
 
+_IN_ORDER = (LinkState.RESUMING, LinkState.VERIFYING, LinkState.LIVE)
+"""States in which updates at QoS 1 and 2 that are no copies come as the primary had them; a snapshot mixes them."""
 _LATE_S = 1.0
 """A tick later than this shows that the process did not run."""
 
@@ -103,6 +105,7 @@ class LinkSession:
             replica=replica,
             sender=self._sender,
             is_live=lambda: self.lifecycle.state is LinkState.LIVE and self.lifecycle.stage is None,
+            is_in_order=lambda: self.lifecycle.state in _IN_ORDER,
             expired_ns=lambda: self.lifecycle.expired_ns,
         )
         """Cuts at the heartbeats of the members of a pool."""

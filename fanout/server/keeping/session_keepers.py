@@ -129,6 +129,11 @@ class SessionKeepers:
         if self._disk is not None:
             await self._disk.marks.written()
 
+    async def kept(self) -> None:
+        """Wait until everything is kept everywhere that is marked now."""
+        for marks in self._marks:
+            await marks.written()
+
     def _tell(self) -> None:
         """Tell those who wait up to which number marks are kept everywhere."""
         number = min([marks.kept_until for marks in self._marks])
