@@ -12,39 +12,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.config import LinkConfig
 from fanout.errors import SelectorInvalid
-from fanout.link.missing_topics import MissingTopics, Waiting
-from fanout.link.model.status import Clock, LinkStatus
+from fanout.link.missing_topics import Waiting
+from fanout.link.model.status import Clock
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.mqtt.topics import matches
 from fanout.replica.store import Replica
 from fanout.replica.update import Update
 from fanout.selection import Selector, common_filter, sample_topic
 
-__all__ = ["AnnouncingLink", "MissingAnnouncer"]
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+
+__all__ = ["MissingAnnouncer"]
 
 _SLICE_S: Final = 0.002
 """Length of one slice of a search, after which the event loop serves others."""
 _REST: Final = 3.0
 """Pause after a slice, as a multiple of its time: searches take a quarter of the processor at most."""
-
-
-class AnnouncingLink(Protocol):
-    """The part of a link that announcements need (`fanout.link.link.Link`)."""
-
-    config: LinkConfig
-    missing: MissingTopics
-
-    def announce_missing(self, payload: bytes) -> ReasonCode | asyncio.Future[ReasonCode]:
-        """Publish an announcement; return the primary's Reason Code, now or later."""
-
-    def status(self) -> LinkStatus:
-        """Return the status of the link."""
 
 
 class MissingAnnouncer:
@@ -56,7 +45,7 @@ class MissingAnnouncer:
 
     def __init__(
         self,
-        link: AnnouncingLink,
+        link: Link,
         *,
         replica: Replica,
         is_subscribed: Callable[[bytes], bool],

@@ -7,11 +7,12 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fanout.config import LinkConfig
+from fanout.link.link import Link
 from fanout.link.missing_topics import BURST_MAX, MissingTopics
 from fanout.link.model.counters import LinkCounters
 from fanout.link.model.states import LinkState
@@ -82,7 +83,7 @@ class Scene:
         self.gone: set[bytes] = set()
         self.lines: list[dict[str, object]] = []
         self.announcer = MissingAnnouncer(
-            self.link,
+            cast(Link, self.link),
             replica=self.replica,
             is_subscribed=self._is_subscribed,
             clock=clock or StillClock(),

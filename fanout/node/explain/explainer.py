@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from fanout.api.models import utc_from_ns
 from fanout.api.topic_facts import PrimaryAnswer, TopicClient, TopicExplanation, TopicFacts, TopicLink, TopicValue
 from fanout.api.topic_verdict import explain
 from fanout.config import LinkConfig, NodeConfig
 from fanout.errors import FanoutError, PrimaryRefused
-from fanout.link.exact_names import NamedAnswer
 from fanout.link.ingest.content_filter import reason_against_payload
 from fanout.link.model.rows import PAYLOAD as ROW_PAYLOAD
 from fanout.link.model.rows import PROPERTIES as ROW_PROPERTIES
-from fanout.link.model.status import LinkStatus
 from fanout.link.protocol.handshake import reason_text
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.node.explain.log_search import search_log
@@ -29,9 +27,13 @@ from fanout.replica.store import Replica
 from fanout.replica.update import DIGEST, EXPIRES_NS, PAYLOAD, RECEIVED_NS, TOPIC, Update, content_digest
 from fanout.runtime.system_clock import Clock
 from fanout.selection import Selector
-from fanout.server.client.client_list import ClientPage, ClientQuery
+from fanout.server.client.client_list import ClientQuery
 
-__all__ = ["AskableLink", "ClientServer", "TopicExplainer"]
+if TYPE_CHECKING:
+    from fanout.link.link import Link
+    from fanout.server.client.server import Server
+
+__all__ = ["TopicExplainer"]
 
 ASK_S: Final = 10.0
 """Limit in seconds of each request to the primary."""
@@ -45,27 +47,6 @@ _BESIDE: Final = 8
 _USER_REFUSALS: Final = frozenset({ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED, ReasonCode.BANNED})
 
 
-class AskableLink(Protocol):
-    """A link, as far as it is needed here; `fanout.link.link.Link` is one."""
-
-    @property
-    def config(self) -> LinkConfig:
-        """Its configuration."""
-
-    def status(self) -> LinkStatus:
-        """Return the present status."""
-
-    async def ask_by_name(self, topics: Sequence[str], *, deadline_s: float | None = None) -> NamedAnswer:
-        """Return the retained messages that the primary sends for exact Topic Names."""
-
-
-class ClientServer(Protocol):
-    """The server of clients, as far as it is needed here."""
-
-    async def clients(self, query: ClientQuery) -> ClientPage:
-        """Return the figures of single clients."""
-
-
 class TopicExplainer:
     """Explains topics of one node."""
 
@@ -73,9 +54,9 @@ class TopicExplainer:
         self,
         config: NodeConfig,
         *,
-        links: Sequence[tuple[AskableLink, Replica]],
+        links: Sequence[tuple[Link, Replica]],
         own: Replica,
-        server: ClientServer | None,
+        server: Server | None,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -123,9 +104,7 @@ class TopicExplainer:
             )
         )
 
-    async def _inside(
-        self, link: AskableLink, replica: Replica, index: int, topic: str, client_id: str | None
-    ) -> TopicFacts:
+    async def _inside(self, link: Link, replica: Replica, index: int, topic: str, client_id: str | None) -> TopicFacts:
         """Return the facts about a topic inside a selector."""
         selector = link.config.selectors[index]
         at_primary = topic.removeprefix(selector.prefix)
@@ -164,7 +143,7 @@ class TopicExplainer:
         )
 
     async def _compare(
-        self, link: AskableLink, replica: Replica, selector: Selector, topic: str
+        self, link: Link, replica: Replica, selector: Selector, topic: str
     ) -> tuple[Update | None, PrimaryAnswer, bool]:
         """Return the value here, the primary's answer, and whether the value here changed in every round."""
         key, at_primary = topic.encode(), topic.removeprefix(selector.prefix)
@@ -210,7 +189,7 @@ class TopicExplainer:
         )
 
 
-async def _ask(link: AskableLink, selector: Selector, topic: str, beside: list[str]) -> PrimaryAnswer:
+async def _ask(link: Link, selector: Selector, topic: str, beside: list[str]) -> PrimaryAnswer:
     """Request a topic, and others beside it, at the primary."""
     try:
         answer = await link.ask_by_name([topic, *beside], deadline_s=ASK_S)

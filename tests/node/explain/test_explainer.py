@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from fanout.api.topic_facts import TopicExplanation
 from fanout.config import Address, HttpConfig, IdentityConfig, LinkConfig, NodeConfig
 from fanout.errors import FanoutError, LinkLost, PrimaryRefused
 from fanout.link.exact_names import NamedAnswer
+from fanout.link.link import Link
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import LinkStatus
@@ -22,6 +24,7 @@ from fanout.replica.store import Replica
 from fanout.replica.update import Phase, Update, content_digest
 from fanout.selection import Selector
 from fanout.server.client.client_list import ClientFigures, ClientPage, ClientQuery
+from fanout.server.client.server import Server
 from tests.node.test_documents import LIVE, NOW_NS
 from tests.node.test_missing_topics import StillClock
 
@@ -97,9 +100,9 @@ class Place:
         self.when_pausing: Callable[[], None] = lambda: None
         self.explainer = TopicExplainer(
             NodeConfig(node=IdentityConfig(id="edge-1"), http=HttpConfig(), links=(link.config,)),
-            links=[(link, self.replica)],
+            links=[(cast(Link, link), self.replica)],
             own=self.own,
-            server=server,
+            server=cast(Server | None, server),
             clock=StillClock(),
             sleep=self._sleep,
         )
