@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from bench.simulate.command import run_seeds
+from bench.simulate.faults import KINDS
 from bench.simulate.run import Outcome
 from fanout.durable.copying.inheritance import Inheritance
 from fanout.durable.moving.fence import Fence
 from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
+from fanout.durable.ownership.ledger import SessionLedger
 from fanout.link.link import Link
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
@@ -87,6 +89,15 @@ def _forget_released() -> None:
     SessionRegistry.restore = restored  # type: ignore[method-assign]
 
 
+def _keep_nothing_given() -> None:
+    """Let a member keep no copy of a session that it gives away, which may end with its next holder."""
+
+    def keep_given(self: SessionLedger, *arguments: object, **named: object) -> None:
+        pass
+
+    SessionLedger.keep_given = keep_given  # type: ignore[method-assign]
+
+
 def _correct_nothing() -> None:
     """Let links take a retained set for equal where they have values of its topics."""
     apply = Replica.apply
@@ -117,6 +128,7 @@ def test_seeds() -> None:
         (_inherit_nothing, ("kill", "restart"), (1,), "a client is not done"),
         (_forget_received, ("restart",), (2, 3), "at QoS 2 2 times"),
         (_forget_released, ("restart",), (2,), "a client is not done"),
+        (_keep_nothing_given, KINDS, (34,), "lost its session"),
         (_correct_nothing, ("kill", "restart"), (2, 3), "has other values of"),
     ],
 )
