@@ -130,7 +130,7 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
     )
     # Of all of a kind that have begun the one that lasts longest covers the time, if any does. What a link did itself
     # goes before what an audit found, and that before what the nodes above it did.
-    kinds = [~sf.col("span.cause").isin(*_INDIRECT), *(sf.col("span.cause") == each for each in _INDIRECT)]
+    kinds = [~sf.col("span")["cause"].isin(*_INDIRECT), *(sf.col("span")["cause"] == each for each in _INDIRECT)]
     if slices > 1:
         kind = sf.when(kinds[0], 0).when(kinds[1], 1).otherwise(2)
         later = sf.sequence(sf.col("slice") + 1, sf.lit(slices - 1))
@@ -152,6 +152,7 @@ def with_cause(lost: DataFrame, *, absences: DataFrame, span_us: tuple[int, int]
     cause = sf.coalesce(*covering, sf.lit(UNEXPLAINED))
     return (
         lost.withColumn("slice", slice_of(sf.col("origin_us")))
+        .withColumn("span", sf.lit(None).cast("struct<until_us: bigint, cause: string>"))
         .unionByName(spans, allowMissingColumns=True)
         .withColumn("cause", cause)
         .where(sf.col("span").isNull())

@@ -65,7 +65,7 @@ def digest_sum(digest: Column) -> Column:
     In two halves, since a sum that leaves the range of a long is an error in Spark.
     """
     low = sf.sum(digest.bitwiseAND(_LOW))
-    high = sf.sum(sf.shiftrightunsigned(digest, 32)) + sf.shiftrightunsigned(low, 32)
+    high = sf.sum(sf.shiftright(digest, 32).bitwiseAND(_LOW)) + sf.shiftright(low, 32)
     return sf.shiftleft(high, 32).bitwiseOR(low.bitwiseAND(_LOW))
 
 

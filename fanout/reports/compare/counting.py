@@ -31,6 +31,7 @@ Of a row with DUP set sooner_us less, and later_us more: so long its update may 
 """
 
 _KEY: Final = ("target", "digest")
+_NAMED: Final = ("primary", "epoch", "sequence", "at_us")
 _REFERENCE, _NODE, _COPY = SIDE_REFERENCE, SIDE_NODE, 2
 _NEAR_US: Final = 500_000
 """So much later than all near it in time an update may be, and its value is still counted with those before."""
@@ -113,7 +114,7 @@ def unique_differences(rows: DataFrame, *, width_us: int) -> DataFrame:
     return once.groupBy("target", sf.expr(f"got_us div {width_us}").alias("window")).agg(
         sf.count(sf.lit(1)).alias("updates"),
         sf.min(later_us).alias("least_us"),
-        sf.percentile_approx(later_us, 0.5).alias("median_us"),
+        sf.percentile_approx(later_us, 0.5).cast("long").alias("median_us"),
         sf.max(later_us).alias("most_us"),
     )
 
@@ -146,8 +147,19 @@ def identify(
         the reference logged the update, and null where its pair is not known for sure. What the reference lacks has
         an identity of its own. Rows of the phase `PHASE_UNSURE` name updates of which nobody knows whether they came.
     """
-    stretches = _stretches(_with_interval(_with_due(rows, spans, gaps=gaps), intervals, width_us=width_us))
-    found = _judged(_paired(stretches))
+    rows = _with_due(rows, spans, gaps=gaps)
+    values = rows.groupBy(*_KEY).agg(
+        sf.count_if(_is(_NODE)).alias("nodes"), *(count.alias(name) for name, count in _counts().items())
+    )
+    plain = (sf.col("seen") == 1) & (sf.col("nodes") <= 1)
+    stretches = _stretches(
+        _with_interval(
+            rows.join(values.where(~plain).select(*_KEY), on=list(_KEY), how="left_semi"), intervals, width_us=width_us
+        )
+    )
+    found = _plain(rows.join(values.where(plain).drop("nodes"), on=list(_KEY), how="inner")).unionByName(
+        _across_stretches(_judged(_paired(stretches)))
+    )
     side = sf.col("side")
     is_timed = sf.col("timed") & sf.col("matched") & sf.lit(proves)
     extra = sf.col("extra") & sf.col("surely_seen") & sf.lit(proves)
@@ -277,26 +289,44 @@ def _paired(rows: DataFrame) -> DataFrame:
     stretch = (*_KEY, "stretch")
     late = sf.when(_is(_REFERENCE), ~sf.col("weak")).otherwise(sf.col("weak"))
     numbered = Window.partitionBy(*stretch, "side").orderBy(late, "at_us", "epoch", "sequence")
-    named = ("primary", "epoch", "sequence", "at_us")
-    counts = {
+    pairs = Window.partitionBy(*stretch).orderBy("number", "side")
+    is_pair = sf.lag("side").over(pairs) == _REFERENCE
+    return (
+        rows.withColumn("number", sf.row_number().over(numbered))
+        .withColumns({name: count.over(_whole(*stretch)) for name, count in _counts().items()})
+        .withColumns({f"pair_{name}": sf.when(_is(_NODE) & is_pair, sf.lag(name).over(pairs)) for name in _NAMED})
+        .drop("stretch")
+    )
+
+
+def _plain(rows: DataFrame) -> DataFrame:
+    """Return the rows of values that either side saw once, with the columns of `_across_stretches`.
+
+    Most values are such. Each is one stretch of one pair, so no row has to be put in order.
+    """
+    judged = _judged(
+        rows.withColumn("number", sf.lit(1)).withColumns(
+            {f"pair_{name}": sf.when(sf.lit(False), sf.col(name)) for name in _NAMED}
+        )
+    )
+    unsure = sf.col("lost") & ~sf.col("surely")
+    return judged.withColumns({"unsure": unsure, "start_us": sf.col("at_us"), "end_us": sf.col("at_us")})
+
+
+def _counts() -> dict[str, Column]:
+    """Return the counts of a stretch, and what is known of its only row of the reference if it has one."""
+    return {
         "seen": sf.count_if(_is(_REFERENCE)),
         "got": sf.count_if(_is(_NODE) & ~sf.col("weak")),
         "got_again": sf.count_if(_is(_NODE) & sf.col("weak")),
         "seen_weak": sf.count_if(_is(_REFERENCE) & sf.col("weak")),
         "seen_again": sf.count_if(_is(_REFERENCE) & (sf.col("flags").bitwiseAND(FLAG_DUP) != 0)),
-        **{f"only_{name}": sf.max(sf.when(_is(_REFERENCE), sf.col(name))) for name in named},
+        **{f"only_{name}": sf.max(sf.when(_is(_REFERENCE), sf.col(name))) for name in _NAMED},
     }
-    pairs = Window.partitionBy(*stretch).orderBy("number", "side")
-    is_pair = sf.lag("side").over(pairs) == _REFERENCE
-    return (
-        rows.withColumn("number", sf.row_number().over(numbered))
-        .withColumns({name: count.over(_whole(*stretch)) for name, count in counts.items()})
-        .withColumns({f"pair_{name}": sf.when(_is(_NODE) & is_pair, sf.lag(name).over(pairs)) for name in named})
-    )
 
 
 def _judged(rows: DataFrame) -> DataFrame:
-    """Return the rows with `matched`, `timed`, `extra` and `unsure`.
+    """Return the rows with `matched`, `timed`, `lost`, `surely` and `extra`, each by its own stretch.
 
     Of n updates of a node at least all but the weak ones of the reference are such as it had to get; what it may have
     got twice, or may be the reference's second copy, is counted for neither side.
@@ -305,22 +335,35 @@ def _judged(rows: DataFrame) -> DataFrame:
     node, again = _is(_NODE), sf.col("got_again")
     alone = (seen == 1) & (got + again > 0)
     even = (seen == got) & (again == 0) & ((sf.col("seen_weak") == 0) | (sf.col("seen_weak") == seen))
-    matched = node & (number <= seen) & (~sf.col("weak") | alone)
-    lost = _is(_REFERENCE) & (number > got) & ~alone
-    surely = ~sf.col("weak") & (number - sf.col("seen_weak") > got + again)
-    extra = node & ~sf.col("weak") & (number > seen)
-    at_us = {"pair_at_us": sf.when(seen == 1, sf.col("only_at_us")).otherwise(sf.col("pair_at_us"))}
+    return rows.withColumns(
+        {
+            "matched": node & (number <= seen) & (~sf.col("weak") | alone),
+            "timed": even | (alone & ~sf.col("weak")),
+            "pair_at_us": sf.when(seen == 1, sf.col("only_at_us")).otherwise(sf.col("pair_at_us")),
+            "lost": _is(_REFERENCE) & (number > got) & ~alone,
+            "surely": ~sf.col("weak") & (number - sf.col("seen_weak") > got + again),
+            "extra": node & ~sf.col("weak") & (number > seen),
+        }
+    )
+
+
+def _across_stretches(rows: DataFrame) -> DataFrame:
+    """Return the rows with `unsure`, and `extra` only where no stretch of the value lacks an update.
+
+    An update that came later than any near it stands as an extra one in another stretch, where a second copy at the
+    reference may hide it.
+    """
+    lost, surely, number, seen = (sf.col(name) for name in ("lost", "surely", "number", "seen"))
+    is_stray = _is(_NODE) & ~sf.col("weak") & (number > seen - sf.col("seen_again"))
     return (
-        rows.withColumns({"matched": matched, "timed": even | (alone & ~sf.col("weak")), **at_us})
-        # An update that came later than any near it stands as an extra one in another stretch, where a second copy at
-        # the reference may hide it.
-        .withColumns(
+        rows.withColumns(
             {
-                "strays": sf.max(node & ~sf.col("weak") & (number > seen - sf.col("seen_again"))).over(_whole(*_KEY)),
+                "strays": sf.max(is_stray).over(_whole(*_KEY)),
                 "lacking": sf.max(lost & surely & sf.col("due")).over(_whole(*_KEY)),
             }
         )
-        .withColumns({"unsure": lost & (~surely | sf.col("strays")), "extra": extra & ~sf.col("lacking")})
+        .withColumns({"unsure": lost & (~surely | sf.col("strays")), "extra": sf.col("extra") & ~sf.col("lacking")})
+        .drop("strays", "lacking")
     )
 
 

@@ -131,7 +131,7 @@ def summarize_periods(periods: DataFrame) -> DataFrame:
 
 
 def latest_periods(periods: DataFrame, *, limit: int) -> DataFrame:
-    """Return the epochs that began last, and the attempts that were ready last, so many of each and in this order."""
+    """Return the epochs that began last, and the attempts that were ready last, so many, each kind in its order."""
     shown = periods.where("shown")
     epochs = shown.where(sf.col("kind") == "epoch").orderBy(sf.desc("begin_us"), *_PROCESS, "number").limit(limit)
     ready = shown.where((sf.col("kind") == "attempt") & sf.col("live_us").isNotNull())

@@ -5,8 +5,8 @@ Also what was expected around each loss, which tells a loss that goes on from on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
@@ -14,6 +14,9 @@ from pyspark.sql import functions as sf
 from fanout.reports.compare.absences import CAUSES, UNEXPLAINED
 from fanout.reports.compare.prefixes import prefix_of, window_of
 from fanout.reports.compare.sequence_bits import is_expected, origin_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import GroupedData
 
 __all__ = [
     "COUNTS",
@@ -51,17 +54,12 @@ def count_losses(absent: DataFrame, *, places: DataFrame, depth: int, window_us:
     rows = absent.join(sf.broadcast(places), on="target", how="inner").withColumns(
         {"prefix": prefix_of(sf.col("topic"), depth=depth), "window_us": window_of(at_us, window_us)}
     )
-    sets = [["target"], ["target", "topic"], *([["target", "prefix"]] if depth else []), ["node", "link", "window_us"]]
-    names = list(dict.fromkeys(name for each in sets for name in each))
-    scope = (
-        sf.when(sf.grouping("window_us") == 0, "window")
-        .when(sf.grouping("topic") == 0, "topic")
-        .otherwise("target" if not depth else sf.when(sf.grouping("prefix") == 0, "prefix").otherwise("target"))
-    )
+    sets: dict[str, Sequence[str]] = {"target": ("target",), "topic": ("target", "topic")}
+    sets |= {"prefix": ("target", "prefix")} if depth else {}
+    sets |= {"window": ("node", "link", "window_us")}
     counted = {"missing": known, "unknown": ~known, "superseded": known & sf.col("superseded")}
     counted |= {cause: known & (sf.col("cause") == cause) for cause in (*CAUSES, UNEXPLAINED)}
-    return rows.groupingSets(sets, *names).agg(
-        scope.alias("scope"),
+    return _group_by_sets(rows, sets).agg(
         *(sf.count_if(condition).alias(name) for name, condition in counted.items()),
         sf.min(sf.when(known, at_us)).alias("first_us"),
         sf.max(sf.when(known, at_us)).alias("last_us"),
@@ -162,16 +160,10 @@ def count_placed(placed: DataFrame, *, scopes: Collection[str], places: DataFram
         key, place (1 within the loss, 2 behind it), and certain: of how many updates is known whether they came.
     """
     rows = placed.join(sf.broadcast(places), on="target", how="inner")
-    sets = [["node", "link", "window_us"], *([*SCOPE_KEYS[name], f"{name}_place"] for name in scopes)]
-    names = list(dict.fromkeys(name for each in sets for name in each))
-    scope, place = sf.lit("window"), sf.lit(None).cast("int")
-    for name in scopes:
-        is_of_scope = sf.grouping(f"{name}_place") == 0
-        scope = sf.when(is_of_scope, name).otherwise(scope)
-        place = sf.when(is_of_scope, sf.col(f"{name}_place")).otherwise(place)
-    counted = rows.groupingSets(sets, *names).agg(
-        scope.alias("scope"),
-        place.alias("place"),
+    sets: dict[str, Sequence[str]] = {"window": ("node", "link", "window_us")}
+    sets |= {name: (*SCOPE_KEYS[name], f"{name}_place") for name in scopes}
+    counted = _group_by_sets(rows, sets).agg(
+        sf.coalesce(*(sf.max(f"{name}_place") for name in scopes), sf.lit(None).cast("int")).alias("place"),
         sf.sum("expected").alias("expected"),
         sf.sum("certain").alias("certain"),
     )
@@ -181,3 +173,15 @@ def count_placed(placed: DataFrame, *, scopes: Collection[str], places: DataFram
 def _place(loss: Column) -> Column:
     at_us = sf.col("at_us")
     return sf.when(at_us < loss["first_us"], 0).when(at_us <= loss["last_us"], 1).when(loss.isNotNull(), 2)
+
+
+def _group_by_sets(rows: DataFrame, sets: Mapping[str, Sequence[str]]) -> GroupedData:
+    """Return the rows grouped by each of some sets of columns, and by `scope`, the name of the set."""
+    names = list(dict.fromkeys(name for each in sets.values() for name in each))
+    own = {name: [scope for scope, each in sets.items() if name in each] for name in names}
+    rows = rows.withColumn("scope", sf.explode(sf.array(*(sf.lit(scope) for scope in sets))))
+    return rows.select(
+        "scope",
+        *(sf.when(sf.col("scope").isin(own[name]), sf.col(name)).alias(name) for name in names),
+        *(name for name in rows.columns if name not in names and name != "scope"),
+    ).groupBy("scope", *names)

@@ -122,12 +122,12 @@ def is_expected() -> Column:
 
 def absent_bits() -> Column:
     """Return the bits that were expected and came in no way, whether or not the node could log."""
-    return sf.col("settled").bitwiseAND(sf.bitwise_not(_came()))
+    return sf.col("settled").bitwiseAND(_without(_came()))
 
 
 def missing_bits() -> Column:
     """Return the bits that were expected and came in no way, though the node could log."""
-    return absent_bits().bitwiseAND(sf.bitwise_not("doubtful"))
+    return absent_bits().bitwiseAND(_without(sf.col("doubtful")))
 
 
 def count_words(words: DataFrame) -> DataFrame:
@@ -143,8 +143,8 @@ def count_words(words: DataFrame) -> DataFrame:
     """
     is_reference = sf.col("target") == REFERENCE
     settled, applied = sf.col("settled"), sf.col("applied")
-    copied = sf.col("reobtained").bitwiseAND(sf.bitwise_not(applied))
-    folded = sf.col("conflated").bitwiseAND(sf.bitwise_not(applied.bitwiseOR(sf.col("reobtained"))))
+    copied = sf.col("reobtained").bitwiseAND(_without(applied))
+    folded = sf.col("conflated").bitwiseAND(_without(applied.bitwiseOR(sf.col("reobtained"))))
     known = settled.bitwiseOR(sf.col("pending")).bitwiseOR(sf.col("outside"))
     counted = {
         "expected": settled,
@@ -155,7 +155,7 @@ def count_words(words: DataFrame) -> DataFrame:
         "unknown": absent_bits().bitwiseAND(sf.col("doubtful")),
         "pending": sf.col("pending"),
         "pending_applied": sf.col("pending").bitwiseAND(_came()),
-        "unreferenced": sf.col("judged").bitwiseAND(sf.bitwise_not(known)),
+        "unreferenced": sf.col("judged").bitwiseAND(_without(known)),
     }
     own = [sf.when(is_reference, sf.col(name)).alias(name) for name in ("primary", "epoch")]
     first, last = sf.min(_first("settled")), sf.max(_last("settled"))
@@ -246,3 +246,8 @@ def _word_rows(rows: DataFrame, **values: Column) -> DataFrame:
         word().alias("word"),
         *(values.get(name, nothing).alias(name) for name in (*_BITS, *_COUNTS)),
     )
+
+
+def _without(bits: Column) -> Column:
+    """Return the other bits of a word. Not `~`: of `~(a | b)` the optimizer of Sail 0.7.2 makes something else."""
+    return bits.bitwiseXOR(sf.lit(-1).cast("long"))

@@ -28,7 +28,8 @@ __all__ = [
 
 LOOKED_UP_MIN: Final = 16
 """Plain selections of one number of levels from which on they are looked up; others add to the plan of every query."""
-_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
+_PUNCTUATION = re.compile(r"[!-/:;=?@\[-`{-~]")
+"""Characters that a backslash makes plain in the expressions of Java and of Rust; `\\<` begins a word in Rust."""
 
 
 def matches_selection(topic: Column, selection: Selection) -> Column:
@@ -98,10 +99,14 @@ def matches_filter(topic: Column, topic_filter: str) -> Column:
 
 
 def filter_pattern(topic_filter: str) -> str:
-    """Return a Java regular expression that finds exactly the matching Topic Names."""
+    """Return a regular expression, of Java and of Rust, that finds exactly the matching Topic Names."""
     levels = topic_filter.split("/")
-    pattern = "^(?!\\$)" if levels[0] in ("+", "#") else "^"  # [MQTT-4.7.2-1]
+    pattern = "^"
     for index, level in enumerate(levels):
+        if index == 0 and level in ("+", "#"):
+            # No topic that begins with $ [MQTT-4.7.2-1]; the level may be empty.
+            pattern += "(?:[^$/][^/]*)?" if level == "+" else "(?:[^$].*)?"
+            continue
         if level == "#":
             # The parent level matches too, so the separator belongs to what may be absent.
             pattern += "(?:/.*)?" if index else ".*"

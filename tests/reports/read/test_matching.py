@@ -100,9 +100,9 @@ def test_hundreds_of_filters_that_are_not_plain_can_be_asked_for(spark: SparkSes
     ("topic_filter", "pattern"),
     [
         ("a/+", r"(?s)^a/[^/]*\z"),
-        ("+/a", r"(?s)^(?!\$)[^/]*/a\z"),
+        ("+/a", r"(?s)^(?:[^$/][^/]*)?/a\z"),
         ("a/+/#", r"(?s)^a/[^/]*(?:/.*)?\z"),
-        ("#", r"(?s)^(?!\$).*\z"),
+        ("#", r"(?s)^(?:[^$].*)?\z"),
         ("a.b/+", r"(?s)^a\.b/[^/]*\z"),
     ],
 )
