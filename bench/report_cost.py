@@ -1,4 +1,4 @@
-"""Reports beside a bare PySpark script on the same logs, by turns: CPU seconds and wall time, Spark's start too."""
+"""Reports on Sail and on Spark beside a bare PySpark script on Spark, on the same logs, by turns, from their start."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from bench.arguments import numbers
 from bench.report import Ask, Report, Row, alternate, medians, ratio, rows
 from bench.report_run import SETTLE_S
 from bench.synthetic_logs import make_logs, publish, write
+from fanout.reports.spark import LOCAL_MASTER
 
 __all__ = ["add_arguments", "run"]
 
 _SCRIPT: Final = "script"
 _ASKED: Final = {"summary": 1.3, "all": 2.0}
-"""Greatest cost of a report, in costs of the script."""
+"""Greatest cost of a report on the engine that it takes by itself, in costs of the script."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -68,7 +69,8 @@ def _measure(scratch: Path, *, kind: str, count: int, arguments: argparse.Namesp
     logged = sum(len(part.at) for log in logs for part in log.rows)
     commands = {_SCRIPT: [sys.executable, "-m", "bench.bare_script", kind, *directories]}
     for name in _ASKED:
-        commands[name] = [sys.executable, "-m", "fanout", "report", name, *directories, "--settle", str(SETTLE_S)]
+        command = [sys.executable, "-m", "fanout", "report", name, *directories, "--settle", str(SETTLE_S)]
+        commands |= {name: command, f"{name} on Spark": [*command, "--master", LOCAL_MASTER]}
     results = alternate(arguments.runs, {name: partial(_used, command) for name, command in commands.items()})
     script = medians(results[_SCRIPT])
     asked: dict[str, tuple[Ask, ...]] = {}

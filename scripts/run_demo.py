@@ -209,7 +209,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave everything running and print the addresses")
     parser.add_argument("--stop", action="store_true", help="end what an earlier --keep left running")
-    parser.add_argument("--skip-report", action="store_true", help="leave out the report, which needs Java")
+    parser.add_argument("--skip-report", action="store_true", help="leave out the report")
     parser.add_argument("--sensors", type=int, default=4000, help="retained topics (4000)")
     parser.add_argument("--rate", type=int, default=300, help="updates a second (300)")
     parser.add_argument("--directory", type=Path, default=ROOT / "var" / "demo", help="for logs and reports (var/demo)")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sysconfig
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,7 @@ Tests that mostly wait come beside Spark, which needs both processors; then thos
 PACKAGE = Path(fanout.__file__).parent
 
 SECOND_SESSION = {"test_recent_files.py", "test_result_tables.py", "test_sections.py"}
-"""Modules in folders of `tests/reports` that share the second of two Spark sessions with those beside the folders.
+"""Modules in folders of `tests/reports` that share the second of two JVMs with those beside the folders.
 
 That is half of the time of all. The process with the longer half is the last to end: measure before you move one.
 """
@@ -115,7 +117,7 @@ def _turn_of(nodeid: str) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give each module to one process, as `--dist loadfile` does, but those with Spark to two, each with one JVM."""
+    """Give each module to one process, as `--dist loadfile` does, but those with a JVM to two, each with one JVM."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -129,10 +131,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def _part_of(nodeid: str) -> str:
     module = nodeid.partition("::")[0]
-    if not module.startswith("tests/reports/"):
+    if not module.startswith("tests/reports/") or not _needs_jvm(module):
         return module
     path = Path(module)
     return f"spark {int(path.parent.name == 'reports' or path.name in SECOND_SESSION)}"
+
+
+@cache
+def _needs_jvm(module: str) -> bool:
+    """Return whether tests of a module use a session of Spark in a JVM, by their fixtures' names; Sail is quick."""
+    return re.search(r"\b(jvm|engine|compiled)\b", (PACKAGE.parent / module).read_text()) is not None
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fanout.cli.arguments.report_options import (
-    LOCAL_MASTER,
     SETTLE_S,
     AcceptUnion,
     BehindMax,
@@ -83,7 +82,7 @@ def _every_report(
     html_file: HtmlFile = None,
     parquet: ParquetDirectory = None,
     tables: Tables = None,
-    master: Master = LOCAL_MASTER,
+    master: Master = None,
 ) -> None:
     """Name the options that every report has, after its own."""
 
@@ -347,7 +346,7 @@ def _listed(places: Sequence[Path]) -> str:
     return ", ".join(map(str, places[:_PLACES_LISTED])) + (", ..." if len(places) > _PLACES_LISTED else "")
 
 
-def _staged(log_dirs: list[str], *, scratch: Path, master: str, progress: Callable[[str], None]) -> LogFiles:
+def _staged(log_dirs: list[str], *, scratch: Path, master: str | None, progress: Callable[[str], None]) -> LogFiles:
     """Return the files of all logs; copies are put below `scratch`.
 
     On a cluster, and of a URI that Spark can read by itself, only sealed files: Spark reads them, not this process.
@@ -357,7 +356,8 @@ def _staged(log_dirs: list[str], *, scratch: Path, master: str, progress: Callab
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.spark import is_local, is_submitted
 
-    stores = [place for place in log_dirs if is_store(place)] if is_local(master) and not is_submitted() else []
+    is_here = (master is None or is_local(master)) and not is_submitted()
+    stores = [place for place in log_dirs if is_store(place)] if is_here else []
     others = LogFiles.in_directories([place for place in log_dirs if "://" in place and place not in stores])
     fetched = _fetched(stores, scratch / "fetched", progress=progress)
     local = [Path(place) for place in log_dirs if "://" not in place]

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Final
 from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.scope import AskedWindow
-from fanout.reports.spark import LOCAL_MASTER, is_local, is_submitted, spark_session
+from fanout.reports.session import sail
+from fanout.reports.spark import (
+    LOCAL_MASTER,
+    SAIL,
+    active_session,
+    is_local,
+    is_submitted,
+    require_pyspark,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,8 +95,9 @@ class ReportOptions:
     trend_path: Path | str | None = None
     """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one, and
     compares the halves of the window. Of a report that has answers."""
-    master: str = LOCAL_MASTER
-    """The Spark master's URL."""
+    master: str | None = None
+    """The Spark master's URL, or `sail`. None takes Sail, which needs no Java, where it is installed, this machine's
+    memory is enough for the logs, and neither a URI nor a table is written; else `local[*]`."""
     json_path: Path | str | None = None
     """Place of the JSON, a URI that Spark can write as text; None for nowhere. The same holds for those below."""
     html_path: Path | str | None = None
@@ -155,10 +165,16 @@ def run_report(
         from fanout.reports.summary.trend_file import read_trend
 
         history = read_trend(asked.trend_path)
+    from fanout.reports.read.gathering import gather_files
+
     with tempfile.TemporaryDirectory(prefix="fanout-report-") as scratch:
-        files, cuts = _chosen(files, asked, scratch=Path(scratch))
-        tell("starting Spark")
-        with spark_session(master=asked.master, short=is_short_run(files, asked.master)) as spark:
+        files, cuts = _in_window(files, asked)
+        require_pyspark()
+        master = _master(files, asked)
+        if master is not None and is_local(master):  # executors elsewhere would not find the copies
+            files = gather_files(files, scratch=Path(scratch), every=master == SAIL)
+        tell("starting Sail" if master == SAIL else "starting Spark")
+        with spark_session(master=master or LOCAL_MASTER, short=is_short_run(files, master)) as spark:
             from fanout.reports.figures.job import make_report
             from fanout.reports.session.places import check_writable
             from fanout.reports.tables.appending import append_tables, check_appendable
@@ -211,23 +227,39 @@ def run_report(
     return ReportResult(report, report.verdict is None or report.verdict.passed)
 
 
-def _chosen(files: LogFiles, asked: ReportOptions, *, scratch: Path) -> tuple[LogFiles, tuple[LogCut, ...]]:
+def _in_window(files: LogFiles, asked: ReportOptions) -> tuple[LogFiles, tuple[LogCut, ...]]:
     """Return the files that a report reads, and where the logs begin that are not read whole."""
     from fanout.reports.read.recent_files import recent_files
-    from fanout.reports.read.small_files import join_small_files
 
-    cuts: tuple[LogCut, ...] = ()
-    if asked.since is not None and asked.until is not None:
-        since_us = AskedWindow.between(asked.since, asked.until).since_us
-        files, cuts = recent_files(files, since_us=since_us, reference=asked.reference)
-    if is_local(asked.master) and not is_submitted():  # executors elsewhere would not find the copies
-        files = join_small_files(files, scratch=scratch)
-    return files, cuts
+    if asked.since is None or asked.until is None:
+        return files, ()
+    since_us = AskedWindow.between(asked.since, asked.until).since_us
+    return recent_files(files, since_us=since_us, reference=asked.reference)
 
 
-def is_short_run(files: LogFiles, master: str) -> bool:
+def _master(files: LogFiles, asked: ReportOptions) -> str | None:
+    """Return the master that was asked for, or else the one that suits the logs and the output.
+
+    None if `spark-submit` or a program has started a session, which says where it runs.
+    """
+    if is_submitted() or active_session() is not None:
+        return None
+    places = [*(getattr(asked, option) for option in RENDERED), asked.trend_path, *files.updates, *files.events]
+    needs_spark = asked.parquet is not None or asked.tables is not None or any("://" in str(one) for one in places)
+    if asked.master is None:
+        fits = sail.is_installed() and not needs_spark and files.bytes_at_most(sail.bytes_max())
+        return SAIL if fits else LOCAL_MASTER
+    if asked.master == SAIL and needs_spark:
+        raise ReportError(
+            "Sail reads files of this machine and writes documents to it: neither URIs nor tables",
+            hint=f"Leave --master out, or give --master '{LOCAL_MASTER}'",
+        )
+    return asked.master
+
+
+def is_short_run(files: LogFiles, master: str | None) -> bool:
     """Return whether starting and compiling is most of the work of a report."""
-    return master.startswith("local[") and files.bytes_at_most(_SHORT_RUN_BYTES)
+    return master is not None and master.startswith("local[") and files.bytes_at_most(_SHORT_RUN_BYTES)
 
 
 def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) -> float:

@@ -22,16 +22,19 @@ from typing import IO, TYPE_CHECKING, Final
 
 from fanout.errors import ExtraMissing, ReportError
 from fanout.installation import install_command
-from fanout.reports.class_archive import ClassArchive
 from fanout.reports.java import Java, find_java
+from fanout.reports.session.sail import sail_server
 from fanout.reports.session.utc import in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "EVERY_SESSION",
     "LOCAL_MASTER",
+    "SAIL",
     "SHORT_RUN_SETTINGS",
+    "active_session",
     "is_local",
     "is_submitted",
     "require_pyspark",
@@ -41,10 +44,20 @@ __all__ = [
 ]
 
 LOCAL_MASTER: Final = "local[*]"
-"""The master that is used when none is given: this process, with every core."""
+"""The master that is this process with a JVM, and every core."""
+
+SAIL: Final = "sail"
+"""The master that is Sail in this process."""
 
 CONNECT: Final = "sc://"
 """The beginning of the address of a Spark Connect server."""
+
+EVERY_SESSION: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Else each step of a query notes the line that it is written in, for errors that we word ourselves.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+"""Settings of a session of any engine."""
 
 CONNECT_S: Final = 10
 """Time for the first answer of such a server."""
@@ -93,14 +106,11 @@ def session_settings(master: str, *, cores: int) -> dict[str, str]:
     settings = {
         "spark.app.name": "fanout report",
         "spark.master": master,
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
-        # Else each step of a query notes the line that it is written in, for errors that we word ourselves.
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
-    }
+    } | EVERY_SESSION
     if is_local(master):
         settings |= {
             "spark.driver.host": "127.0.0.1",
@@ -120,7 +130,7 @@ def spark_session(
     apart from its time zone, and is left running.
 
     Args:
-        master: The Spark master's URL.
+        master: The Spark master's URL, or `SAIL`.
         settings: More Spark settings; they win over the report's own.
         short: True if little is to be read, on this machine, so that starting and compiling is what takes long.
 
@@ -129,16 +139,18 @@ def spark_session(
         ReportError: No Java was found, or the session could not be started.
     """
     require_pyspark()
-    from pyspark.sql import SparkSession
-
     # Errors of PySpark 4 print a long JSON line besides raising; the raised error is enough.
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
     logging.getLogger().addFilter(_is_not_of_py4j)  # once: a filter that is there is not added again
-    active = SparkSession.getActiveSession()
+    active = active_session()
     if active is not None:
         with in_utc(active):
             yield active
+        return
+    if master == SAIL:
+        with sail_server() as (url, own), _connected(url, settings=own | dict(settings or {})) as spark:
+            yield spark
         return
     if master.startswith(CONNECT):
         with _connected(master, settings=settings or {}) as spark:
@@ -147,17 +159,13 @@ def spark_session(
     own = session_settings(master, cores=os.cpu_count() or 1) | (SHORT_RUN_SETTINGS if short else {})
     handler = signal.getsignal(signal.SIGINT)
     try:
-        spark, archive = _start(own | dict(settings or {}), short=short)
+        spark = _start(own | dict(settings or {}))
     finally:
         # A SparkContext puts its own in this place, which calls the JVM in the middle of another call.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
     try:
         yield spark
-    except BaseException:
-        if archive is not None:
-            archive.give_up()
-        raise
     finally:
         _stop(spark)
 
@@ -182,7 +190,7 @@ def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSessio
             raise ReportError(f"{url} does not answer within {CONNECT_S} s", hint=hint) from error
     try:
         spark = SparkSession.builder.remote(url).create()
-        for key, value in ({"spark.sql.session.timeZone": "UTC"} | dict(settings)).items():
+        for key, value in (EVERY_SESSION | dict(settings)).items():
             spark.conf.set(key, value)
     except PySparkException as error:
         raise ReportError(f"{url} cannot be used: {_first_line(error)}", hint=hint) from error
@@ -190,6 +198,13 @@ def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSessio
         yield spark
     finally:
         spark.stop()
+
+
+def active_session() -> SparkSession | None:
+    """Return the session that somebody else started in this process, of whatever engine; None if there is none."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
 
 
 def running_tasks() -> tuple[int, int]:
@@ -223,7 +238,7 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
 
 
-def _start(settings: Mapping[str, str], *, short: bool = False) -> tuple[SparkSession, ClassArchive | None]:
+def _start(settings: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -234,19 +249,15 @@ def _start(settings: Mapping[str, str], *, short: bool = False) -> tuple[SparkSe
         for key, value in settings.items():
             if key.startswith("spark.sql."):
                 builder = builder.config(key, value)
-        return builder.getOrCreate(), None
+        return builder.getOrCreate()
     conf = SparkConf(loadDefaults=False)
     for key, value in settings.items():
         conf.set(key, value)
-    archive: ClassArchive | None = None
     with tempfile.TemporaryFile() as launch_log:
         try:
             if SparkContext._gateway is None:
                 java = find_java()
                 _prepare_environment(java, master=settings["spark.master"])
-                if short:
-                    archive = ClassArchive.of(java)
-                    conf.set(_JAVA_OPTIONS, f"{settings.get(_JAVA_OPTIONS, '')} {archive.options()}".strip())
                 # Everything that the JVM would print (its own warnings, log4j) goes to a file, whose end is
                 # shown when the start fails. The running JVM keeps the file after it is closed here. HotSpot
                 # prints on standard output, which may be where a report's JSON goes.
@@ -262,8 +273,6 @@ def _start(settings: Mapping[str, str], *, short: bool = False) -> tuple[SparkSe
         except ReportError:
             raise
         except Exception as error:
-            if archive is not None:
-                archive.give_up()
             said = _tail(launch_log)
             raise ReportError(
                 f"Spark could not be started on {settings['spark.master']}: {_first_line(error)}",
@@ -274,7 +283,7 @@ def _start(settings: Mapping[str, str], *, short: bool = False) -> tuple[SparkSe
     # that its gateway imports: more than a tenth of the time of a report on a small log.
     for name in ("functions", "PythonUtils", "PythonSQLUtils"):
         vars(context._jvm)[name] = getattr(context._jvm, name)
-    return SparkSession(context), archive
+    return SparkSession(context)
 
 
 def _prepare_environment(java: Java, *, master: str) -> None:
@@ -294,7 +303,7 @@ def is_submitted() -> bool:
 
 def is_local(master: str) -> bool:
     """Return whether a master is this machine."""
-    return master == "local" or master.startswith(("local[", "local-cluster["))
+    return master in ("local", SAIL) or master.startswith(("local[", "local-cluster["))
 
 
 def _first_line(error: Exception) -> str:

@@ -19,14 +19,12 @@ from fanout.cli.app import app
 from fanout.errors import ReportError
 from fanout.replog.shipping.object_store import ObjectStore
 from fanout.reports import ReportOptions, entry
-from fanout.reports.class_archive import ClassArchive
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.render import terminal
 from fanout.reports.values.document import ReportName
 from tests.cli.processes import run_on_terminal
 from tests.cli.real_logs import EPOCH, write_primary_log, write_secondary_log
 from tests.support.object_store import LocalS3, local_s3
-from tests.support.waiting import wait_until_blocking
 
 
 class StandInReport:
@@ -406,16 +404,22 @@ def test_a_window_that_is_none(runner: CliRunner, job: StandInJob, log: Path, na
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("engine", "options"), [("Sail", []), ("Spark", ["--master", "local[1]"])])
+def test_real_report(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, options: list[str]
+) -> None:
     """The real job on logs of the real writer, on a terminal: two updates are missing, and everything says so.
 
-    What the JVM prints on its standard output, here of its garbage collections, would end `--json -` as JSON. When it
-    ends it writes its classes for the next report.
+    What the JVM prints on its standard output, here of its garbage collections, would end `--json -` as JSON. Sail
+    needs no Java.
     """
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xlog:gc")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     document, page, metrics = (tmp_path / f"report.{name}" for name in ("json", "html", "prom"))
-    arguments = ["--settle", "0", "--master", "local[1]", "--json", str(document), "--html", str(page)]
+    if engine == "Sail":
+        monkeypatch.setenv("JAVA_HOME", "/nonexistent")
+        monkeypatch.setenv("PATH", "/nonexistent")
+    arguments = [*options, "--settle", "0", "--json", str(document), "--html", str(page)]
     arguments += ["--metrics", str(metrics)]
     run = run_on_terminal("report", "summary", str(log), *arguments, "--fail-under", "99")
     assert run.exit_code == 1, run.text
@@ -429,7 +433,7 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert published < since < until < published + timedelta(milliseconds=100)
     assert until - since == timedelta(milliseconds=1)
     assert [one["topic"] for one in found["missing_topics"]["listed"]] == ["plant/line/3", "plant/line/4"]
-    screen = run.text.rpartition("starting Spark")[2]
+    screen = run.text.rpartition(f"starting {engine}")[2]
     assert "NOT COMPLETE" in screen
     for said in (r"edge-1 +90\.0\s% +2 +\d\d:\d\d:\d\d", r"unexplained\s2", r"edge-1 +plant/line/3 +1 "):
         assert re.search(said, screen), said
@@ -441,13 +445,10 @@ def test_real_report(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         2,
     )
     assert samples["fanout_report_answer"].labels["answer"] == "not_complete"
-    assert "starting Spark" in run.text, "the stage that runs is shown"
+    assert f"starting {engine}" in run.text, "the stage that runs is shown"
     assert re.search(r"(identity|value|topics|lag), [0-9]+ rows", run.text)
     assert max(map(len, run.lines)) <= 80
     assert "[gc" not in run.text
-    (folder,) = (tmp_path / "cache" / "fanout" / "class-archive").iterdir()
-    shared = "-XX:SharedArchiveFile="
-    wait_until_blocking(lambda: ClassArchive(folder).options({}).startswith(shared), deadline_s=300, what="the archive")
 
 
 def test_the_schema_is_printed_without_spark(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:

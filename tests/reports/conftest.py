@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ from zlib import crc32
 import pytest
 
 from fanout.reports.read import reading
-from fanout.reports.spark import SHORT_RUN_SETTINGS, session_settings, spark_session
+from fanout.reports.session.sail import sail_server
+from fanout.reports.spark import EVERY_SESSION, SHORT_RUN_SETTINGS, session_settings, spark_session
 from tests.reports.logs import NodeLog, at, selector, write
 from tests.support.nodes import Nodes
 
@@ -24,13 +26,25 @@ INTERPRETED = {
 }
 """For tables of a few rows, compiling a query and planning it again takes far longer than running it."""
 
+REMOTE = "SPARK_CONNECT_MODE_ENABLED"
+"""Variable by which pyspark knows that columns and frames are for Spark Connect, in the whole process."""
+
 HEAP = "-Xms2g -Xmn1g -XX:MetaspaceSize=256m"
 """Room for what a few reports allocate: half of a small heap is taken by joins that nobody uses any more."""
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tell pyspark which of the two sessions a test is for, before its fixtures are made."""
+    names = [*getattr(item, "fixturenames", ()), *getattr(getattr(item, "callspec", None), "params", {}).values()]
+    if "spark" in names and "jvm" not in names:
+        os.environ[REMOTE] = "1"
+    else:
+        os.environ.pop(REMOTE, None)
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A small local session whose executors could not run Python if they had to."""
+def jvm() -> Iterator[SparkSession]:
+    """A small session of Spark in a JVM, whose executors could not run Python if they had to."""
     settings = session_settings("local[2]", cores=1) | {
         **INTERPRETED,
         "spark.sql.shuffle.partitions": "2",
@@ -49,14 +63,35 @@ def spark() -> Iterator[SparkSession]:
             yield session
 
 
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session of Sail, which reports take unless they are told otherwise."""
+    from pyspark.sql import SparkSession
+
+    with sail_server() as (url, settings):
+        session = SparkSession.builder.remote(url).create()
+        for key, value in (EVERY_SESSION | settings).items():
+            session.conf.set(key, value)
+        yield session
+        os.environ[REMOTE] = "1"  # it is taken away here
+        session.stop()
+
+
+@pytest.fixture(scope="module", params=["jvm", "spark"])
+def engine(request: pytest.FixtureRequest) -> SparkSession:
+    """Each of the two sessions: what is true of reports is so whichever runs them."""
+    found: SparkSession = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def compiled(spark: SparkSession) -> Iterator[SparkSession]:
-    """The same session with queries compiled and adapted, as they are outside of tests."""
+def compiled(jvm: SparkSession) -> Iterator[SparkSession]:
+    """Spark in a JVM with queries compiled and adapted, as they are outside of tests."""
     for name in INTERPRETED:
-        spark.conf.unset(name)
-    yield spark
+        jvm.conf.unset(name)
+    yield jvm
     for name, value in INTERPRETED.items():
-        spark.conf.set(name, value)
+        jvm.conf.set(name, value)
 
 
 @pytest.fixture(autouse=True)

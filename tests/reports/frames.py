@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fanout.reports.read.reading import Tables
 from fanout.reports.read.rows import small_frame
 from fanout.reports.read.schemas import EVENTS, UPDATES
+from fanout.reports.session.query_threads import is_remote
 from tests.reports.logs import NodeLog
 
 if TYPE_CHECKING:
@@ -37,4 +38,4 @@ def assert_unique(frame: DataFrame, *key: str) -> int:
 
 def plan_of(frame: DataFrame) -> str:
     """Return the physical plan of a frame as text."""
-    return str(frame._jdf.queryExecution().executedPlan().toString())
+    return "" if is_remote(frame.sparkSession) else str(frame._jdf.queryExecution().executedPlan().toString())

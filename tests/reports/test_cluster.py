@@ -156,28 +156,28 @@ def run(cluster: Cluster, *command: str) -> str:
 
 
 def test_every_report_has_the_same_bytes_as_a_local_run(
-    cluster: Cluster, spark: SparkSession, log: Path, tmp_path: Path
+    cluster: Cluster, jvm: SparkSession, log: Path, tmp_path: Path
 ) -> None:
     """All sections on two executors, each a process of its own, and in this process: the JSON files are equal."""
     on_cluster, local = tmp_path / "cluster.json", tmp_path / "local.json"
     arguments = (cluster.url, json.dumps(SETTINGS), str(log), str(on_cluster))
     said = run(cluster, sys.executable, "-c", DRIVER, *arguments)
     assert said.split() == [cluster.url, "3"], "the driver and two executors"
-    assert spark.sparkContext.master == "local[2]"
+    assert jvm.sparkContext.master == "local[2]"
     make_report(log, out=local)
     assert on_cluster.read_bytes() == local.read_bytes()
 
 
-def test_the_command_can_be_submitted(cluster: Cluster, spark: SparkSession, log: Path, tmp_path: Path) -> None:
-    """`spark-submit` of the package's entry runs a report on the cluster that it was given."""
+def test_the_command_can_be_submitted(cluster: Cluster, jvm: SparkSession, log: Path, tmp_path: Path) -> None:
+    """`jvm-submit` of the package's entry runs a report on the cluster that it was given."""
     submitted, local = tmp_path / "submitted.json", tmp_path / "local.json"
-    submit = [str(cluster.spark_home / "bin" / "spark-submit"), "--master", cluster.url]
+    submit = [str(cluster.spark_home / "bin" / "jvm-submit"), "--master", cluster.url]
     for key, value in SETTINGS.items():
         submit += ["--conf", f"{key}={value}"]
     entry = str(Path(fanout.__file__).parent / "__main__.py")
     applications = cluster.applications()
     run(cluster, *submit, entry, "report", "stalls", str(log), "--settle", str(SETTLE_S), "--json", str(submitted))
     assert cluster.applications() == applications + 1
-    assert spark.sparkContext.master == "local[2]"
+    assert jvm.sparkContext.master == "local[2]"
     run_report("stalls", [log], ReportOptions(settle_s=SETTLE_S, json_path=local))
     assert submitted.read_bytes() == local.read_bytes()

@@ -1,7 +1,4 @@
-"""A report over Spark Connect: Spark's own server is a process, and the command runs without a JVM.
-
-The command runs in an environment that has the packages of the extra `connect` alone; `scripts/setup connect` makes it.
-"""
+"""A report over Spark Connect: Spark's own server is a process, and the command runs without a JVM."""
 
 from __future__ import annotations
 
@@ -79,24 +76,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(60)
 
 
-@pytest.fixture(scope="module")
-def client() -> str:
-    """Return the Python of the environment for the command; making it takes minutes the first time."""
-    environment = os.environ | {"FANOUT_VENV": sys.prefix}
-    subprocess.run([ROOT / "scripts" / "setup", "connect"], env=environment, check=True, timeout=600)
-    return f"{sys.prefix}-connect/bin/python"
-
-
-def fanout_report(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fanout_report(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `fanout report` in a process that has no Java."""
     environment = os.environ | {"JAVA_HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
-    command = [python, "-m", "fanout", "report", *arguments]
+    command = [sys.executable, "-m", "fanout", "report", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-def test_a_report_over_connect_is_that_of_a_local_session(
-    server: Server, client: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_report_over_connect_is_that_of_a_local_session(server: Server, jvm: SparkSession, tmp_path: Path) -> None:
     """Documents, tables and the trend go to URIs, written by the server; the JSON is the same."""
     rng = random.Random(3)
     hub = random_hub(rng, updates=40)
@@ -104,39 +91,39 @@ def test_a_report_over_connect_is_that_of_a_local_session(
     out = (tmp_path / "out").as_uri()
     outputs = ["--json", f"{out}/r.json", "--trend", f"{out}/trend.jsonl", "--tables", f"{out}/tables"]
     for lines in (1, 2):
-        answer = fanout_report(client, "all", log.as_uri(), "--settle", "2.5", "--master", server.url, *outputs)
+        answer = fanout_report("all", log.as_uri(), "--settle", "2.5", "--master", server.url, *outputs)
         assert (answer.returncode, answer.stderr) == (0, "")
-        assert len(spark.read.text(f"{out}/trend.jsonl").take(9)) == lines
+        assert len(jvm.read.text(f"{out}/trend.jsonl").take(9)) == lines
     [written] = (tmp_path / "out" / "r.json").glob("part-*")
     local = run_report("all", [log.as_uri()], ReportOptions(settle_s=2.5)).report
     document, expected = json.loads(written.read_text()), json.loads(local.to_json())
     for one in (document, expected):
         one["summary"].pop("trend")  # which is of another number of reports
     assert document == expected
-    assert spark.read.parquet(f"{out}/tables/completeness").select("run").distinct().count() == 2
+    assert jvm.read.parquet(f"{out}/tables/completeness").select("run").distinct().count() == 2
 
 
-def test_a_window_over_connect_opens_no_updates_of_other_hours(server: Server, client: str, tmp_path: Path) -> None:
+def test_a_window_over_connect_opens_no_updates_of_other_hours(server: Server, tmp_path: Path) -> None:
     """The server lists the names of the files; their rows would not be read."""
     log = hourly_log(tmp_path / "log")
     damage_hours(log, range(3))
     window = ["--since", f"{when(at(4 * HOUR)):%FT%T}", "--until", f"{when(at(5 * HOUR)):%FT%T}"]
     asked = [*window, "--settle", "1", "--json", "-", "--master", server.url]
-    answer = fanout_report(client, "completeness", log.as_uri(), *asked)
+    answer = fanout_report("completeness", log.as_uri(), *asked)
     assert (answer.returncode, answer.stderr) == (0, "")
     (target,) = json.loads(answer.stdout)["targets"]
     assert (target["stamped"]["expected"], target["stamped"]["missing"]) == (10, 1)
 
 
-def test_a_server_that_cannot_be_used_is_told_in_words(server: Server, client: str) -> None:
+def test_a_server_that_cannot_be_used_is_told_in_words(server: Server) -> None:
     """One that is not there, logs that it does not see, and a place without a file system."""
-    answer = fanout_report(client, "lag", "file:///nowhere", "--master", f"sc://127.0.0.1:{free_port()}")
+    answer = fanout_report("lag", "file:///nowhere", "--master", f"sc://127.0.0.1:{free_port()}")
     assert answer.returncode == 5
     assert "does not answer within" in answer.stderr
-    answer = fanout_report(client, "lag", "file:///nowhere", "--master", server.url)
+    answer = fanout_report("lag", "file:///nowhere", "--master", server.url)
     assert answer.returncode == 5
     assert answer.stderr.startswith("error: there is no log file in file:///nowhere\n")
-    answer = fanout_report(client, "lag", "nonsense://x", "--master", server.url)
+    answer = fanout_report("lag", "nonsense://x", "--master", server.url)
     assert answer.returncode == 5
     assert answer.stderr.startswith("error: Spark cannot read nonsense://x/v1/updates: ")
     for said in ("Traceback", "java.", "grpc", "at org."):

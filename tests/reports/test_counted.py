@@ -138,12 +138,12 @@ def completeness(spark: SparkSession, directory: Path, logs: list[NodeLog]) -> R
 
 
 @pytest.mark.spark
-def test_a_report_without_stamps_counts_as_the_oracle_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_without_stamps_counts_as_the_oracle_does(engine: SparkSession, tmp_path: Path) -> None:
     """Each long run has other logs; a failure names the seed."""
     seed = source_of("counted report").randrange(2**32)
     tap, nodes = draw(seed)
     logs = [tap.log, *(seen.log for seen, _ in nodes)]
-    report = completeness(spark, tmp_path, logs)
+    report = completeness(engine, tmp_path, logs)
     console = Console(width=120, file=StringIO(), record=True)
     print_report(report, console=console, verbose=True)
     for output in (report.to_json(), render_page(report), console.export_text()):

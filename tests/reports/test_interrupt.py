@@ -19,8 +19,13 @@ from tests.support.waiting import wait_until_blocking
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-STAGES = ("starting Spark", pytest.param("first look at the logs", marks=pytest.mark.long), " rows")
-"""What the line of progress says when Ctrl-C comes: the JVM starts, reads, and runs one query beside another.
+STAGES = (
+    ("sail", "starting Sail"),
+    ("local[*]", "starting Spark"),
+    pytest.param("local[*]", "first look at the logs", marks=pytest.mark.long),
+    ("local[*]", " rows"),
+)
+"""What the line of progress says when Ctrl-C comes: an engine starts, reads, and runs one query beside another.
 
 Each section of the report is told with the number of rows; the line may not be drawn while a certain one runs.
 """
@@ -38,16 +43,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Report:
     """A running `fanout report summary` with its progress on a terminal of its own."""
 
-    def __init__(self, log: Path, scratch: Path) -> None:
-        master, slave = pty.openpty()
-        command = [sys.executable, "-m", "fanout", "report", "summary", str(log)]
+    def __init__(self, log: Path, scratch: Path, *, master: str) -> None:
+        terminal, slave = pty.openpty()
+        command = [sys.executable, "-m", "fanout", "report", "summary", str(log), "--master", master]
         environment = os.environ | {"TMPDIR": str(scratch), "TERM": "xterm-256color", "COLUMNS": "120"}
         self.process = subprocess.Popen(
             command, env=environment, stdin=slave, stdout=subprocess.DEVNULL, stderr=slave, start_new_session=True
         )
         os.close(slave)
-        self._terminal = master
-        os.set_blocking(master, False)
+        self._terminal = terminal
+        os.set_blocking(terminal, False)
         self.shown = ""
 
     def shows(self, text: str) -> bool:
@@ -66,10 +71,10 @@ class Report:
         os.close(self._terminal)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_ctrl_c_ends_a_report_at_once(log: Path, tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize(("master", "stage"), STAGES)
+def test_ctrl_c_ends_a_report_at_once(log: Path, tmp_path: Path, master: str, stage: str) -> None:
     """Within three seconds, with one line, exit code 130, and nothing left on the disk of what it had copied."""
-    report = Report(log, tmp_path)
+    report = Report(log, tmp_path, master=master)
     try:
         wait_until_blocking(lambda: report.shows(stage), what=stage, deadline_s=400)
         sent = time.monotonic()

@@ -44,7 +44,7 @@ def removed_files(node: LiveNode) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_missing_in_what_two_nodes_shipped(
-    spark: SparkSession, s3: LocalS3, nodes: Nodes, tmp_path: Path
+    jvm: SparkSession, s3: LocalS3, nodes: Nodes, tmp_path: Path
 ) -> None:
     """A primary and a secondary ship to one place and keep nothing; the report over that place is complete and exact.
 
@@ -79,13 +79,13 @@ def test_nothing_is_missing_in_what_two_nodes_shipped(
     assert run_report("lag", [f"file://{tmp_path}/*"]).report.lag == report.lag, "Spark fills in a pattern"
 
 
-def test_a_store_without_one_of_the_tables_is_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_store_without_one_of_the_tables_is_read(jvm: SparkSession, tmp_path: Path) -> None:
     """A node that logged no update left no such directory; a place that holds neither table is told."""
     with pytest.raises(ReportError, match=r"there is no log file in file:///.* a pattern: URI/\*"):
         run_report("lag", [f"file://{tmp_path}"])
 
 
-def test_a_store_that_spark_has_no_client_for_is_told(spark: SparkSession) -> None:
+def test_a_store_that_spark_has_no_client_for_is_told(jvm: SparkSession) -> None:
     """The error says what Spark said, and the hint what to give it."""
     with pytest.raises(ReportError, match="FileSystem") as caught:
         run_report("lag", ["s3a://bucket/logs"])

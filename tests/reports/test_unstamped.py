@@ -227,7 +227,7 @@ JUDGED = {"equal", "different", "absent", "pending", "apart"}
     ],
 )
 def test_random_logs_without_stamps_give_what_the_oracle_says(
-    spark: SparkSession, tmp_path: Path, kind: str, asked: bool, wanted: set[str]
+    engine: SparkSession, tmp_path: Path, kind: str, asked: bool, wanted: set[str]
 ) -> None:
     """Final values, sets and digests are the oracle's, and no update is missing that came.
 
@@ -247,9 +247,9 @@ def test_random_logs_without_stamps_give_what_the_oracle_says(
     )
 
     def section(name: ReportName) -> Report:
-        return make_report(spark, files, name=name, parameters=parameters, progress=lambda stage: None)
+        return make_report(engine, files, name=name, parameters=parameters, progress=lambda stage: None)
 
-    report = make_report(spark, files, name="completeness", parameters=parameters, progress=lambda stage: None)
+    report = make_report(engine, files, name="completeness", parameters=parameters, progress=lambda stage: None)
     try:
         check_updates(report, drawn.bounds)
         check_truth(drawn, report)

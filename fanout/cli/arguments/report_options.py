@@ -11,7 +11,6 @@ import typer
 from fanout.cli.arguments.times import parse_time
 
 __all__ = [
-    "LOCAL_MASTER",
     "SETTLE_S",
     "AcceptUnion",
     "BehindMax",
@@ -36,7 +35,6 @@ __all__ = [
 ]
 
 SETTLE_S: Final = 30.0
-LOCAL_MASTER: Final = "local[*]"
 
 
 def local_path(text: str) -> Path:
@@ -184,4 +182,11 @@ AcceptUnion: TypeAlias = Annotated[
         help="With --fail-under: judge by the union of the secondaries too. Updates that none of them got stay unseen.",
     ),
 ]
-Master: TypeAlias = Annotated[str, typer.Option(metavar="URL", help="The Spark master.")]
+Master: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The Spark master, or sail. Without it Sail, which needs no Java, where it is installed and the logs are "
+        "small enough; else local\\[*].",
+    ),
+]

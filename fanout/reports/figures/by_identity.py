@@ -23,6 +23,7 @@ from fanout.reports.read.details import Limits
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.schemas import PHASE_LIVE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import NEVER_US, Group, Target
+from fanout.reports.session.kept import keep
 from fanout.reports.summary.alarms import list_alarms
 from fanout.reports.values import buckets
 from fanout.reports.values.document import (
@@ -161,7 +162,7 @@ class _Comparison:
     def compare(self, targets: tuple[Target, ...]) -> Part:
         """Return the figures by identity of each target, by prefix, over time, and the list of missing updates."""
         wanted, logged = self._rows_by_target(targets)
-        merged = self._merged_words(wanted, logged, targets).persist()
+        merged = keep(self._merged_words(wanted, logged, targets))
         kept = [merged]
         try:
             with ThreadPoolExecutor(1, thread_name_prefix="words") as pool:
@@ -176,9 +177,10 @@ class _Comparison:
             if hole_words:
                 if hole_words > _HOLES_BROADCAST_MAX:
                     absent = self._absent_updates(wanted, logged, merged, few_holes=False)
-                absent = absent.persist()
-                lost = losses.count_losses(absent, places=self._places, depth=self._depth, window_us=self._window_us)
-                lost = lost.persist()
+                absent = keep(absent)
+                lost = keep(
+                    losses.count_losses(absent, places=self._places, depth=self._depth, window_us=self._window_us)
+                )
                 kept += [absent, lost]
                 found = self._worst(lost, absent)
                 self._parquet.write("missing", absent.join(sf.broadcast(self._places), on="target", how="inner"))

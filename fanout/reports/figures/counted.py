@@ -18,6 +18,7 @@ from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.rows import small_frame, targets_frame
 from fanout.reports.read.scope import APART_US, NEVER_US, Scope
 from fanout.reports.read.survey import Survey
+from fanout.reports.session.kept import keep
 from fanout.reports.values import buckets
 
 __all__ = ["Clock", "CountedUpdates", "Difference", "count_updates", "delay_intervals", "measure_clock"]
@@ -230,7 +231,7 @@ def count_updates(
     ]
     spans = targets_frame(spark, scope)
     places: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in targets]
-    rows = counting.identify(
+    identified = counting.identify(
         sides,
         intervals=small_frame(spark, intervals, schema=counting.INTERVALS),
         width_us=width_us,
@@ -239,7 +240,8 @@ def count_updates(
         gaps=any(target.gaps_us for target in targets),
         margin_us=horizon_us,
         proves=not is_union,
-    ).persist()
+    )
+    rows = keep(identified)
     seen = counting.reference_rows(tables.updates, scope=scope).drop("group")
     updates = seen.unionByName(rows, allowMissingColumns=True)
     if any(one.stamp_primary is not None for one in survey.updates):  # else each of its rows is in the others

@@ -24,6 +24,7 @@ from fanout.reports.figures.counted import CountedUpdates
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.survey import Survey
+from fanout.reports.session.kept import keep
 from fanout.reports.values import buckets
 from fanout.reports.values.buckets import bucket_value_us, cumulative
 from fanout.reports.values.document import (
@@ -73,7 +74,7 @@ def describe_lag(material: Material, *, depth: int | None = None) -> Part:
         lag.heartbeat_cells(tables.events, window_us=width_us, asked=window)
     )
     if parquet.wanted:
-        cells = cells.persist()
+        cells = keep(cells)
     try:
         parquet.write("lag", lag.add_up_cells(cells, key=(*lag.KEY, "window_us", "bucket")))
         section = _describe_cells(cells, survey=survey, counted=clocks, window_us=width_us, from_us=begin_us - width_us)

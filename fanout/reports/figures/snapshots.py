@@ -9,6 +9,7 @@ from fanout.reports.compare.link_periods import latest_periods, link_periods, su
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.rows import small_frame
+from fanout.reports.session.kept import keep
 from fanout.reports.values.document import Attempt, ReadySection, ReadySummary
 from fanout.reports.values.figures import Listed, time_of
 from fanout.reports.values.findings import LinkEpoch, LinkSnapshots, SnapshotSection
@@ -30,7 +31,7 @@ def describe_links(material: Material, *, shows: Collection[str] = ("ready", "sn
         for node in survey.roles
     ]
     of_nodes = small_frame(material.spark, ends, schema="node string, end_us bigint, open_epoch bigint")
-    periods = link_periods(material.tables.events, ends=of_nodes, settle_us=material.settle_us, window=window).persist()
+    periods = keep(link_periods(material.tables.events, ends=of_nodes, settle_us=material.settle_us, window=window))
     try:
         links = collect_rows(summarize_periods(periods).orderBy("node", "link"))
         latest = collect_rows(latest_periods(periods, limit=material.list_limit))

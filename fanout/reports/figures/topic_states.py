@@ -16,6 +16,7 @@ from fanout.reports.read import rows
 from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.scope import APART_US, Scope, Target
 from fanout.reports.read.survey import Survey
+from fanout.reports.session.kept import keep
 
 __all__ = ["TopicStates"]
 
@@ -89,7 +90,7 @@ class TopicStates:
     def _count(self) -> Mapping[int, dict[str, Any]]:
         with self._lock:  # the first query computes the rows, so that no other does it too
             if self._counts is None:
-                self._frame = self._states().persist()
+                self._frame = keep(self._states())
                 self._counts = {row["target"]: row for row in collect_rows(_counts(self._frame, by_set=self.by_set))}
             return self._counts
 

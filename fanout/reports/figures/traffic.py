@@ -10,6 +10,7 @@ from fanout.reports.read import rows
 from fanout.reports.read.details import CONTROL_TOPIC
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.scope import Group, Reference, Source
+from fanout.reports.session.kept import keep
 from fanout.reports.values.figures import Listed, percent
 from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraffic, TrafficSection
 
@@ -49,12 +50,14 @@ def describe_traffic(material: Material) -> Part:
         for selection in link.selections
     }
     in_window = material.tables.updates.where(rows.is_within(sf.col("applied"), scope.window))
-    topics = traffic.count_topics(
-        in_window,
-        sources=rows.small_frame(material.spark, sources, schema=_SOURCES),
-        control_topics=sorted(control_topics),
-        union=scope.reference.kind == "union",
-    ).persist()
+    topics = keep(
+        traffic.count_topics(
+            in_window,
+            sources=rows.small_frame(material.spark, sources, schema=_SOURCES),
+            control_topics=sorted(control_topics),
+            union=scope.reference.kind == "union",
+        )
+    )
     try:
         whole = {row["group"]: row for row in collect_rows(traffic.count_by_source(topics, depth=depth))}
         prefixes = traffic.count_by_prefix(topics, depth=depth)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
@@ -36,7 +37,7 @@ from fanout.reports.read.survey import (
     stated_config,
 )
 from fanout.reports.session.places import is_missing, is_there, is_uri
-from fanout.reports.session.query_threads import query_threads
+from fanout.reports.session.query_threads import is_remote, query_threads
 from fanout.reports.session.spark_errors import SPARK_ERRORS, said_of
 
 __all__ = [
@@ -194,7 +195,7 @@ def _completes(events: Sequence[Mapping[str, Any]], *, starts: Sequence[StartRec
         by_node[start.node].append(start)
     known = {node: config for node, found in by_node.items() if (config := stated_config(found)) is not None}
     firsts: dict[tuple[str, str, str], CompleteSummary] = {}
-    for row in sorted(events, key=lambda row: row["first_us"]):
+    for row in sorted(events, key=lambda row: (row["first_us"], row["selector"] or "")):
         since = known.get(row["node"])
         if row["selector"] is None or (since is not None and row["node_epoch"] < since.since_epoch):
             continue
@@ -280,7 +281,13 @@ def _frame(spark: SparkSession, paths: Sequence[str], schema: StructType, *, one
         # Nodes write a checksum of each page; without this a flipped bit is another value.
         "parquet.page.verify-checksum.enabled": "true",
     }
-    frame = spark.read.schema(schema).options(**options).parquet(*paths).select(*schema.fieldNames())
+    reader = spark.read.options(**options)
+    if is_remote(spark):
+        # Sail reads a column of few values as a dictionary, and refuses a schema that calls it text.
+        columns = (sf.col(field.name).cast(field.dataType) for field in schema.fields)
+        frame = reader.parquet(*paths).select(*columns)
+    else:
+        frame = reader.schema(schema).parquet(*paths).select(*schema.fieldNames())
     _ = frame.schema  # Spark Connect looks for the files only for this
     # Rows of one partition need no shuffle before an aggregation, a window or a sort.
     return frame.coalesce(1) if one_task else frame

@@ -61,14 +61,14 @@ def test_what_was_not_logged_since_a_gap_is_unknown(spark: SparkSession) -> None
     }
 
 
-def test_sections_in_threads_share_one_frame(spark: SparkSession) -> None:
+def test_sections_in_threads_share_one_frame(jvm: SparkSession) -> None:
     """Whoever asks first computes the states; everyone else waits for them and gets the same."""
     hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
     edge.start(at(0), LINK)
     edge.ready(at(1), "up", "#")
     edge.apply(hub.publish(at(2), 1, "t", "x"), link="up", selector="#")
     hub.event("heartbeat", at(30))
-    tables = tables_of(spark, [hub, edge])
+    tables = tables_of(jvm, [hub, edge])
     survey = take_survey(tables)
     scope = decide_scope(survey, requested=None, settle_us=0)
     with closing(TopicStates(tables, survey=survey, scope=scope)) as states, ThreadPoolExecutor(3) as threads:

@@ -23,14 +23,14 @@ ROW = (
 )
 
 
-def test_missing_updates_are_listed_once_and_superseded_by_later_copies_only(spark: SparkSession) -> None:
+def test_missing_updates_are_listed_once_and_superseded_by_later_copies_only(jvm: SparkSession) -> None:
     """An update that a tap logged twice is listed once; a copy of an earlier value or another topic cures nothing."""
     published = [("t", 1, 5), ("t", 1, 5), ("t", 1, 6), ("u", 1, 69), ("t", 2, 1), ("v", 2, 2)]
-    wanted = small_frame(spark, [(0, t, "p", e, s, 0, None, None) for t, e, s in published], schema=ROW).withColumn(
+    wanted = small_frame(jvm, [(0, t, "p", e, s, 0, None, None) for t, e, s in published], schema=ROW).withColumn(
         "applied", sf.timestamp_micros(sf.lit(1_000_000))
     )
     copied = [("t", 1, 5), ("t", 2, 1), ("u", 1, 68), ("w", 9, 9), ("v", 2, 2)]
-    logged = small_frame(spark, [(0, t, "p", e, s, 1, None, None) for t, e, s in copied], schema=ROW)
+    logged = small_frame(jvm, [(0, t, "p", e, s, 1, None, None) for t, e, s in copied], schema=ROW)
     copies = holes.latest_copies(logged)
     assert_unique(copies, "target", "primary", "topic")
     bits = [
@@ -38,19 +38,19 @@ def test_missing_updates_are_listed_once_and_superseded_by_later_copies_only(spa
         (0, "p", 1, 1, 1 << 5),
         (0, "p", 2, 0, (1 << 1) | (1 << 2)),
     ]
-    merged = small_frame(spark, bits, schema="target int, primary string, epoch bigint, word bigint, settled bigint")
+    merged = small_frame(jvm, bits, schema="target int, primary string, epoch bigint, word bigint, settled bigint")
     for name in ("applied", "reobtained", "conflated"):
         merged = merged.withColumn(name, sf.lit(0).cast("long"))
     merged = merged.withColumn("doubtful", sf.lit(1 << 2).cast("long"))
     found = rows_of(holes.absent_updates(wanted, words=merged, copies=copies), "epoch", "sequence")
-    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    jvm.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     try:
         few, many = (holes.absent_updates(wanted, words=merged, copies=copies, few_holes=f) for f in (True, False))
         # With few holes no row of the reference is shuffled: only what is lost meets the copies by a shuffle.
         assert [plan_of(one).count("SortMergeJoin") for one in (few, many)] == [1, 2]
         assert rows_of(few, "epoch", "sequence") == rows_of(many, "epoch", "sequence") == found
     finally:
-        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+        jvm.conf.unset("spark.sql.autoBroadcastJoinThreshold")
     assert [(r["topic"], r["epoch"], r["sequence"], r["superseded"], r["known"]) for r in found] == [
         ("t", 1, 5, True, True),
         ("t", 1, 6, True, True),

@@ -37,11 +37,11 @@ def hub_and_edge(lost: set[int], *, updates: int = 192) -> list[NodeLog]:
     return [hub, edge]
 
 
-def merged_words(spark: SparkSession, logs: list[NodeLog]) -> DataFrame:
+def merged_words(jvm: SparkSession, logs: list[NodeLog]) -> DataFrame:
     """Return the words of some logs, without a settle horizon."""
-    tables = tables_of(spark, logs)
+    tables = tables_of(jvm, logs)
     scope = decide_scope(take_survey(tables), requested=None, settle_us=0)
-    spans = sf.broadcast(rows.targets_frame(spark, scope))
+    spans = sf.broadcast(rows.targets_frame(jvm, scope))
     wanted = rows.explode_targets(
         rows.source_rows(tables.updates, scope=scope).where(words.stamped(scope)),
         scope=scope,
@@ -63,10 +63,10 @@ def sequences(updates: DataFrame, *, window: AskedWindow = WHOLE) -> list[tuple[
     return [span for span in spans if None not in span and span[0] <= span[1]]
 
 
-def test_holes_at_the_edges_of_words_are_counted(spark: SparkSession) -> None:
+def test_holes_at_the_edges_of_words_are_counted(jvm: SparkSession) -> None:
     """Bits 0 and 63, a whole word, and sequences above 2**53 are counted exactly, each in its own word."""
     lost = {0, 63, *range(64, 128), 128, 191}
-    merged = merged_words(spark, hub_and_edge(lost))
+    merged = merged_words(jvm, hub_and_edge(lost))
     assert_unique(merged, *words.KEY)
     found = rows_of(merged.select("word", words.missing_bits().alias("missing")), "word")
     unsigned = {row["word"] - FIRST // 64: row["missing"] % 2**64 for row in found}
@@ -76,9 +76,9 @@ def test_holes_at_the_edges_of_words_are_counted(spark: SparkSession) -> None:
     assert counts["hole_words"] == 3
 
 
-def test_plan_has_no_python_no_window_and_merges_before_the_shuffle(spark: SparkSession) -> None:
+def test_plan_has_no_python_no_window_and_merges_before_the_shuffle(jvm: SparkSession) -> None:
     """The words are made by partial aggregation alone: no window, no Python, no join of two logs."""
-    plan = plan_of(words.count_words(merged_words(spark, hub_and_edge({3}))))
+    plan = plan_of(words.count_words(merged_words(jvm, hub_and_edge({3}))))
     assert "partial_bit_or" in plan
     for forbidden in ("Window", "Python", "ArrowEval", "SortMergeJoin", "CartesianProduct"):
         assert forbidden not in plan
@@ -86,22 +86,22 @@ def test_plan_has_no_python_no_window_and_merges_before_the_shuffle(spark: Spark
     assert plan.count("Join") == plan.count("BroadcastHashJoin")
 
 
-def test_reference_sequences_find_holes_in_the_reference(spark: SparkSession) -> None:
+def test_reference_sequences_find_holes_in_the_reference(jvm: SparkSession) -> None:
     """For each epoch the span and what is there of it are counted, so that lost rows of the reference show."""
     hub = NodeLog("hub", "primary")
     for sequence in (FIRST, FIRST + 1, FIRST + 70, FIRST + 70):
         hub.publish(at(1), sequence, "t", "x")
     hub.restart(at(50))
     hub.publish(at(50), 1, "t", "y")
-    assert sequences(tables_of(spark, [hub]).updates) == [(FIRST, FIRST + 70, 3), (1, 1, 1)]
+    assert sequences(tables_of(jvm, [hub]).updates) == [(FIRST, FIRST + 70, 3), (1, 1, 1)]
 
 
-def test_reference_sequences_of_a_window_reach_to_what_is_next_to_it(spark: SparkSession) -> None:
+def test_reference_sequences_of_a_window_reach_to_what_is_next_to_it(jvm: SparkSession) -> None:
     """What is absent between the last before a window and the first after it may be of the window."""
     hub = NodeLog("hub", "primary")
     for sequence in (1, 2, 3, 6, 7, 8, 9):
         hub.publish(at(sequence), sequence, "t", "x")
-    updates = tables_of(spark, [hub]).updates
+    updates = tables_of(jvm, [hub]).updates
     for since, until, expected in (
         (1, 4, [(1, 5, 3)]),
         (7, 9, [(7, 8, 2)]),
@@ -114,11 +114,11 @@ def test_reference_sequences_of_a_window_reach_to_what_is_next_to_it(spark: Spar
         assert sequences(updates, window=AskedWindow(at(since), at(until))) == expected, (since, until)
 
 
-def test_the_first_and_the_last_bit_of_a_word_are_found(spark: SparkSession) -> None:
+def test_the_first_and_the_last_bit_of_a_word_are_found(jvm: SparkSession) -> None:
     """The highest bit is the sign of a word."""
     hub = NodeLog("hub", "primary")
     for sequence in (FIRST - 1, FIRST + 63, FIRST + 64):
         hub.publish(at(1), sequence, "t", "x")
-    updates = tables_of(spark, [hub]).updates
+    updates = tables_of(jvm, [hub]).updates
     assert sequences(updates) == [(FIRST - 1, FIRST + 64, 3)]
     assert sequences(updates.where(sf.col("sequence") == FIRST + 63)) == [(FIRST + 63, FIRST + 63, 1)]

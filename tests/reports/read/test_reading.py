@@ -57,7 +57,7 @@ def test_a_missing_table_is_empty_and_no_file_at_all_is_an_error(spark: SparkSes
 
 @pytest.mark.parametrize(("bytes_max", "shuffles"), [(reading.ONE_TASK_BYTES, 0), (0, 1)])
 def test_small_logs_are_read_by_one_task_without_a_shuffle(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, shuffles: int
+    jvm: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, shuffles: int
 ) -> None:
     """Larger ones, in several files, are shuffled before rows are counted by node; the counts are the same."""
     logs = [NodeLog("hub", "primary"), NodeLog("other", "primary")]
@@ -65,7 +65,7 @@ def test_small_logs_are_read_by_one_task_without_a_shuffle(
         for number in range(4):
             log.publish(at(number), number + 1, "t", "v")
     monkeypatch.setattr(reading, "ONE_TASK_BYTES", bytes_max)
-    tables = read_tables(spark, LogFiles.in_directories([write(tmp_path, logs)]))
+    tables = read_tables(jvm, LogFiles.in_directories([write(tmp_path, logs)]))
     counted = tables.updates.unionByName(tables.updates).groupBy("node").count()
     assert plan_of(counted).count("Exchange") == shuffles
     assert {row["node"]: row["count"] for row in counted.collect()} == {"hub": 8, "other": 8}
@@ -82,7 +82,7 @@ def with_a_flipped_bit(content: bytes) -> bytes:
     return plain[:place] + bytes([plain[place] ^ 1]) + plain[place + 1 :]
 
 
-def test_what_is_wrong_with_a_file_is_told_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_told_by_its_name(jvm: SparkSession, tmp_path: Path) -> None:
     """An empty file, which Spark would pass over in silence, and one whose end is not there; no word of Java."""
     hub = NodeLog("hub", "primary")
     for number in range(4):
@@ -92,26 +92,26 @@ def test_what_is_wrong_with_a_file_is_told_by_its_name(spark: SparkSession, tmp_
     content = damaged.read_bytes()
     damaged.write_bytes(b"")
     with pytest.raises(ReportError, match=f"^{damaged} is empty"):
-        read_tables(spark, files)
+        read_tables(jvm, files)
     for broken in (content[:-100], with_a_flipped_bit(content)):
         damaged.write_bytes(broken)
         with pytest.raises(ReportError) as caught, spark_errors():
-            collect_rows(read_tables(spark, files).updates.select("digest"))
+            collect_rows(read_tables(jvm, files).updates.select("digest"))
         assert caught.value.message == f"{damaged} cannot be read: it is damaged, or of another version"
         assert "fanout log verify" in caught.value.hint
 
 
-def test_a_file_that_goes_while_it_is_read_is_not_called_damaged(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_goes_while_it_is_read_is_not_called_damaged(jvm: SparkSession, tmp_path: Path) -> None:
     """Retention removes what was listed: before Spark looks at it, and after."""
     hub = NodeLog("hub", "primary")
     for number in range(4):
         hub.publish(at(number), number + 1, "t", "v")
     files = LogFiles.in_directories([write(tmp_path, [hub])])
-    tables = read_tables(spark, files)
+    tables = read_tables(jvm, files)
     Path(files.updates[0]).unlink()
     for again in (False, True):
         with pytest.raises(ReportError) as caught, spark_errors():
-            collect_rows((read_tables(spark, files) if again else tables).updates.select("digest"))
+            collect_rows((read_tables(jvm, files) if again else tables).updates.select("digest"))
         assert caught.value.message.startswith(f"{files.updates[0]} was removed while the report was made")
         assert "Make it again" in caught.value.hint
 
@@ -130,14 +130,14 @@ def test_a_place_that_spark_cannot_write_is_told_at_once(spark: SparkSession, tm
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_a_report_does_not_make_has_its_columns_and_no_rows(
-    spark: SparkSession, tmp_path: Path, name: str
+    jvm: SparkSession, tmp_path: Path, name: str
 ) -> None:
     """In the place of what an earlier report left there, which would be taken for this one's."""
-    tables = ParquetTables(spark, str(tmp_path))
+    tables = ParquetTables(jvm, str(tmp_path))
     (tmp_path / name).mkdir()
     pq.write_table(pa.table({"left": ["behind"]}), tmp_path / name / "part-0.parquet")
     tables.write_empty(name)
-    found = spark.read.parquet(str(tmp_path / name))
+    found = jvm.read.parquet(str(tmp_path / name))
     assert found.schema == struct_of(TABLES[name])
     assert found.count() == 0
 

@@ -10,8 +10,8 @@ import pytest
 
 from fanout.errors import ReportError
 from fanout.reports import ReportOptions, run_report
+from fanout.reports.read import gathering
 from fanout.reports.read import recent_files as module
-from fanout.reports.read import small_files
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.recent_files import MARGIN_US, recent_files
 from fanout.reports.read.survey import LogCut
@@ -211,7 +211,7 @@ def test_the_report_is_that_of_the_whole_logs(
     asked = ReportOptions(since=when(at(40 * 7 + 20)), until=when(at(40 * 11 + 20)), depth=1)
     whole = run_report("summary", [tmp_path], asked).report  # 5 minutes are more than there is
     monkeypatch.setattr(module, "MARGIN_US", 10_000_000)
-    monkeypatch.setattr(small_files, "_FEW", 3)
+    monkeypatch.setattr(gathering, "_FEW", 3)
     found = run_report("summary", [tmp_path], asked).report
     assert (whole.inputs.update_files, found.inputs.update_files, found.inputs.event_files) == (24, 10, 14)
     # What was read, and of which rows each log is made, is another thing.

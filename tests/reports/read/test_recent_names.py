@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_updates_of_other_hours_are_not_opened(spark: SparkSession, tmp_path: Path) -> None:
+def test_updates_of_other_hours_are_not_opened(jvm: SparkSession, tmp_path: Path) -> None:
     """Their files are damaged, and the report is that of the window."""
     log = hourly_log(tmp_path / "log")
     damage_hours(log, range(3))

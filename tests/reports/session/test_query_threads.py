@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.spark
-def test_an_error_ends_the_queries_of_other_threads(spark: SparkSession) -> None:
+def test_an_error_ends_the_queries_of_other_threads(jvm: SparkSession) -> None:
     """A query that would run for hours is cancelled, the error goes on, and the session is as good as before."""
-    endless = spark.range(10**15).selectExpr("sum(id % 7) AS total")
-    tracker = spark.sparkContext.statusTracker()
+    endless = jvm.range(10**15).selectExpr("sum(id % 7) AS total")
+    tracker = jvm.sparkContext.statusTracker()
     begun: list[Future[Any]] = []
     failed_at: list[float] = []
 
     def fail_beside_it() -> None:
-        with query_threads(spark, 1, name="endless") as pool:
+        with query_threads(jvm, 1, name="endless") as pool:
             begun.append(pool.submit(endless.take, 1))
             wait_until_blocking(lambda: tracker.getActiveJobsIds() != [], what="the query")
             failed_at.append(time.monotonic())
@@ -35,4 +35,4 @@ def test_an_error_ends_the_queries_of_other_threads(spark: SparkSession) -> None
     assert time.monotonic() - failed_at[0] < 60
     assert "cancelled" in str(begun[0].exception(0))
     assert tracker.getActiveJobsIds() == []
-    assert spark.range(3).count() == 3
+    assert jvm.range(3).count() == 3

@@ -44,7 +44,7 @@ def test_columns_and_types_are_those_of_the_page() -> None:
         assert listed == [(field.name, field.dataType.simpleString()) for field in schema.fields], name
 
 
-def test_each_run_is_appended_below_a_place(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+def test_each_run_is_appended_below_a_place(jvm: SparkSession, log: Path, tmp_path: Path) -> None:
     """A path and a URI alike; each run is a partition, and has the time and the window beside each row.
 
     Text that Spark writes to a URI has the bytes of a file that this process writes, and the trend is read there again.
@@ -58,11 +58,11 @@ def test_each_run_is_appended_below_a_place(spark: SparkSession, log: Path, tmp_
     options: dict[str, Any] = {"settle_s": 1, "json_path": f"{place}/r.json", "html_path": f"{place}/r.html"}
     asked = ReportOptions(**options, trend_path=f"{place}/trend.jsonl", tables=f"{place}/tables")
     result = run_report("summary", [log], asked)
-    append_tables(spark, str(tmp_path / "out" / "tables"), result.report, run_at=BEGIN)
+    append_tables(jvm, str(tmp_path / "out" / "tables"), result.report, run_at=BEGIN)
     assert len((tmp_path / "out" / "trend.jsonl").read_text().splitlines()) == 2
     assert (tmp_path / "out" / "r.json").read_text() == result.report.to_json()
     assert (tmp_path / "out" / "r.html").read_text().startswith("<!doctype html>")
-    found = spark.read.parquet(f"{place}/tables/completeness")
+    found = jvm.read.parquet(f"{place}/tables/completeness")
     runs = sorted(row["run"] for row in found.select("run").distinct().take(5))
     assert [path.name for path in sorted((tmp_path / "out" / "tables" / "completeness").glob("run=*"))] == [
         f"run={run}" for run in runs
@@ -72,30 +72,30 @@ def test_each_run_is_appended_below_a_place(spark: SparkSession, log: Path, tmp_
     assert (row["node"], row["expected"], row["missing"], row["complete_percent_at_least"]) == ("edge", 10, 1, 90.0)
     assert row["window_begin"] < row["window_end"]
     for name, schema in RESULT_TABLES.items():
-        columns = {field.name: field.dataType for field in spark.read.parquet(f"{place}/tables/{name}").schema.fields}
+        columns = {field.name: field.dataType for field in jvm.read.parquet(f"{place}/tables/{name}").schema.fields}
         assert columns == {field.name: field.dataType for field in (*RUN.fields, *schema.fields)}
 
 
 @pytest.mark.parametrize("namespace", ["lake.APP", "replication"])
-def test_each_run_is_appended_in_a_catalog(spark: SparkSession, tmp_path: Path, namespace: str) -> None:
+def test_each_run_is_appended_in_a_catalog(jvm: SparkSession, tmp_path: Path, namespace: str) -> None:
     """One with tables of version 2 of Spark's interface, and Spark's own, whose tables are files."""
     from fanout.reports.tables.appending import append_tables, check_appendable
 
     for key, value in DERBY.items():
-        spark.conf.set(key, value)
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS replication LOCATION '{(tmp_path / 'warehouse').as_uri()}'")
+        jvm.conf.set(key, value)
+    jvm.sql(f"CREATE DATABASE IF NOT EXISTS replication LOCATION '{(tmp_path / 'warehouse').as_uri()}'")
     try:
         for second in range(2):
-            check_appendable(spark, namespace)
-            append_tables(spark, namespace, report(), run_at=BEGIN + timedelta(seconds=second))
-        found = spark.table(f"{namespace}.completeness").select("run", "node", "expected").take(9)
+            check_appendable(jvm, namespace)
+            append_tables(jvm, namespace, report(), run_at=BEGIN + timedelta(seconds=second))
+        found = jvm.table(f"{namespace}.completeness").select("run", "node", "expected").take(9)
         assert [(row["node"], row["expected"]) for row in found] == [("edge", 100)] * 2
         assert len({row["run"] for row in found}) == 2
     finally:
-        spark.sql("DROP DATABASE replication CASCADE")
+        jvm.sql("DROP DATABASE replication CASCADE")
 
 
-def test_a_place_for_tables_that_is_none_is_told_first(spark: SparkSession, log: Path) -> None:
+def test_a_place_for_tables_that_is_none_is_told_first(jvm: SparkSession, log: Path) -> None:
     """Before anything is computed, with the option that says where."""
     for where in ("nonsense://x/y", "no.such.catalog"):
         stages: list[str] = []
@@ -108,7 +108,7 @@ def test_a_place_for_tables_that_is_none_is_told_first(spark: SparkSession, log:
 
 
 def test_the_library_gives_frames_of_the_contract(
-    spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    jvm: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the example as it stands in the documents, in the session of the caller.
 
@@ -117,12 +117,12 @@ def test_the_library_gives_frames_of_the_contract(
     from fanout.reports.tables.contract import COMPLETENESS, LAG
 
     monkeypatch.setattr(sys, "argv", ["report_library.py", str(log)])
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    jvm.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
         made = runpy.run_path(str(ROOT / "docs" / "examples" / "report_library.py"))
-        assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert jvm.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
     finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        jvm.conf.set("spark.sql.session.timeZone", "UTC")
     said = capsys.readouterr().out
     assert "|edge|       #|      10|      1|" in said
     assert "|edge|t/0  |1      |" in said
