@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import pytest
 
-from fanout.reports.read import reading
 from fanout.reports.session.sail import sail_server
 from fanout.reports.spark import EVERY_SESSION, SHORT_RUN_SETTINGS, session_settings, spark_session
 from tests.reports.logs import NodeLog, at, selector, write
@@ -92,13 +90,6 @@ def compiled(jvm: SparkSession) -> Iterator[SparkSession]:
     yield jvm
     for name, value in INTERPRETED.items():
         jvm.conf.set(name, value)
-
-
-@pytest.fixture(autouse=True)
-def tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every other test read its few rows as if they were many: in several tasks, with shuffles between them."""
-    if crc32(request.node.nodeid.encode()) % 2:
-        monkeypatch.setattr(reading, "ONE_TASK_BYTES", 0)
 
 
 @pytest.fixture

@@ -187,6 +187,6 @@ Master: TypeAlias = Annotated[
     typer.Option(
         metavar="URL",
         help="The Spark master, or sail. Without it Sail, which needs no Java, where it is installed and the logs are "
-        "small enough; else local\\[*].",
+        "small enough; else local[*].",
     ),
 ]

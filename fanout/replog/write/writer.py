@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,6 +165,7 @@ class LogWriter:
         self._close_by = 0.0  # monotonic time of the machine; meaningful once `_closing` is set
         self._flush_to = 0
         self._progress = threading.Condition()
+        _hide_pandas()
         self._thread = threading.Thread(target=self._run, name="fanout-log-writer", daemon=True)
         self._gave_up = False
         self._rows_total = 0
@@ -555,3 +558,26 @@ class LogWriter:
                     last_ns=self._clock.now_ns() if last.last_us is None else last.last_us * 1000,
                 )
             )
+
+
+class _NoPandas(MetaPathFinder):
+    """Finder that says of pandas that it is not installed."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Refuse pandas; what other names are is for the next finder to say."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+
+def _hide_pandas() -> None:
+    """Let Arrow look for pandas in vain, once and for all; it is installed where reports are.
+
+    Else Arrow imports it for the first array that is made of a list: that takes half a second, in which the writer's
+    thread holds up the event loop, and 40 MB.
+    """
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([None], pa.null())
+    finally:
+        sys.meta_path.remove(finder)

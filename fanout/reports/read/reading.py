@@ -41,7 +41,6 @@ from fanout.reports.session.query_threads import is_remote, query_threads
 from fanout.reports.session.spark_errors import SPARK_ERRORS, said_of
 
 __all__ = [
-    "ONE_TASK_BYTES",
     "ROWS_MAX",
     "Tables",
     "collect_rows",
@@ -54,9 +53,6 @@ _NO_FILE_SYSTEM: Final = (
     "Without a cluster, `fanout report` reads s3:// and gs:// itself; on a cluster give s3a://, and "
     "org.apache.hadoop:hadoop-aws to Spark"
 )
-
-ONE_TASK_BYTES: Final = 4 * 1024 * 1024
-"""Logs up to this size (about 300,000 rows) one task reads in less time than it takes to make and run a shuffle."""
 
 ROWS_MAX: Final = 200_000
 """The most aggregated rows that are taken out of Spark at once."""
@@ -77,9 +73,7 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
         ReportError: There is no file at all, or one is empty.
     """
     _refuse_empty((*files.updates, *files.events))
-    one_task = files.bytes_at_most(ONE_TASK_BYTES)
-    updates = _read(spark, files.updates, UPDATES, one_task=one_task)
-    events = _read(spark, files.events, EVENTS, one_task=one_task)
+    updates, events = _read(spark, files.updates, UPDATES), _read(spark, files.events, EVENTS)
     if updates is None and events is None:
         raise ReportError(
             f"there is no log file in {', '.join(files.directories)}",
@@ -255,12 +249,12 @@ def _refuse_empty(paths: Sequence[str]) -> None:
                 )
 
 
-def _read(spark: SparkSession, paths: Sequence[str], schema: StructType, *, one_task: bool) -> DataFrame | None:
+def _read(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame | None:
     """Return what is in these files; None if there is none: a log need not have both tables."""
     if not paths:
         return None
     try:
-        return _frame(spark, paths, schema, one_task=one_task)
+        return _frame(spark, paths, schema)
     except AnalysisException as error:
         if not is_missing(error) or not any(is_uri(path) for path in paths):
             raise
@@ -270,10 +264,10 @@ def _read(spark: SparkSession, paths: Sequence[str], schema: StructType, *, one_
         raise
     # One of the URIs is of a table that is not there.
     there = [path for path in paths if not is_uri(path) or is_there(spark, path)]
-    return _frame(spark, there, schema, one_task=one_task) if there else None
+    return _frame(spark, there, schema) if there else None
 
 
-def _frame(spark: SparkSession, paths: Sequence[str], schema: StructType, *, one_task: bool) -> DataFrame:
+def _frame(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
     # Every column is in the files, so the names of the directories they lie in are not looked at.
     options = {
         "recursiveFileLookup": "true",
@@ -289,5 +283,4 @@ def _frame(spark: SparkSession, paths: Sequence[str], schema: StructType, *, one
     else:
         frame = reader.schema(schema).parquet(*paths).select(*schema.fieldNames())
     _ = frame.schema  # Spark Connect looks for the files only for this
-    # Rows of one partition need no shuffle before an aggregation, a window or a sort.
-    return frame.coalesce(1) if one_task else frame
+    return frame

@@ -21,7 +21,6 @@ from fanout.reports.read.schemas import EVENTS, UPDATES
 from fanout.reports.read.scope import AskedWindow
 from fanout.reports.read.survey import CompleteSummary, EventSummary, StartRecord, Survey, UpdateSummary
 from fanout.reports.session.spark_errors import spark_errors
-from tests.reports.frames import plan_of
 from tests.reports.logs import NodeLog, at, selector, write
 
 if TYPE_CHECKING:
@@ -53,22 +52,6 @@ def test_a_missing_table_is_empty_and_no_file_at_all_is_an_error(spark: SparkSes
     assert tables.updates.count() == 0
     with pytest.raises(ReportError, match="no log file in here"):
         read_tables(spark, LogFiles((), (), ("here",)))
-
-
-@pytest.mark.parametrize(("bytes_max", "shuffles"), [(reading.ONE_TASK_BYTES, 0), (0, 1)])
-def test_small_logs_are_read_by_one_task_without_a_shuffle(
-    jvm: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_max: int, shuffles: int
-) -> None:
-    """Larger ones, in several files, are shuffled before rows are counted by node; the counts are the same."""
-    logs = [NodeLog("hub", "primary"), NodeLog("other", "primary")]
-    for log in logs:
-        for number in range(4):
-            log.publish(at(number), number + 1, "t", "v")
-    monkeypatch.setattr(reading, "ONE_TASK_BYTES", bytes_max)
-    tables = read_tables(jvm, LogFiles.in_directories([write(tmp_path, logs)]))
-    counted = tables.updates.unionByName(tables.updates).groupBy("node").count()
-    assert plan_of(counted).count("Exchange") == shuffles
-    assert {row["node"]: row["count"] for row in counted.collect()} == {"hub": 8, "other": 8}
 
 
 def with_a_flipped_bit(content: bytes) -> bytes:
