@@ -29,10 +29,10 @@ Place = tuple[str, str]
 
 
 def describe(
-    engine: SparkSession, logs: Iterable[NodeLog], *, since_us: int | None = None, until_us: int | None = None
+    spark: SparkSession, logs: Iterable[NodeLog], *, since_us: int | None = None, until_us: int | None = None
 ) -> tuple[Part, dict[Place, UpdateFigures]]:
     """Return what is said of updates, and the figures by node and link."""
-    tables = tables_of(engine, list(logs))
+    tables = tables_of(spark, list(logs))
     parameters = Parameters(
         reference=None,
         settle_s=1,
@@ -44,7 +44,7 @@ def describe(
     )
     survey = take_survey(tables)
     with closing(
-        Material(engine, tables, survey=survey, parameters=parameters, parquet=ParquetTables(engine, None))
+        Material(spark, tables, survey=survey, parameters=parameters, parquet=ParquetTables(spark, None))
     ) as material:
         part = describe_by_identity(material)
         targets = material.scope.targets
@@ -178,7 +178,7 @@ def leave_out(tap: NodeLog, narrow: NodeLog, aged: NodeLog) -> None:
                 see(log, at(2 + number) + 5_000, "t", str(number), link=log.node)
 
 
-def test_losses_beside_a_tap_have_their_numbers_and_causes(engine: SparkSession) -> None:
+def test_losses_beside_a_tap_have_their_numbers_and_causes(spark: SparkSession) -> None:
     """Doubtful rows never accuse; a killed node, a link that was away, a hidden branch and settings are told apart.
 
     Each case has a link of its own, to a primary of its own.
@@ -195,7 +195,7 @@ def test_losses_beside_a_tap_have_their_numbers_and_causes(engine: SparkSession)
     logs = [tap, doubtful, killed, away, back, hidden, narrow, aged]
     for log in logs:
         log.event("heartbeat", at(60))
-    part, counts = describe(engine, logs)
+    part, counts = describe(spark, logs)
 
     # One is lost; one came again as a retained copy; of the second copy, and of two in the gap, nobody knows.
     found = counts["doubt", "doubt"]
@@ -231,7 +231,7 @@ def test_losses_beside_a_tap_have_their_numbers_and_causes(engine: SparkSession)
     assert (found.missing, found.causes.max_age, found.causes.live) == (2, 1, 1)
 
 
-def test_one_misleading_value_is_no_clock(engine: SparkSession) -> None:
+def test_one_misleading_value_is_no_clock(spark: SparkSession) -> None:
     """A value was published twice: the tap logged the first alone, and the node, which came later, the second.
 
     That pair is twelve seconds apart, which the clocks are not: what came before the node was there is not missing.
@@ -248,12 +248,12 @@ def test_one_misleading_value_is_no_clock(engine: SparkSession) -> None:
             see(edge, at(second) + 5_000, "alive", "x", link="up")
     for log in (tap, edge):
         log.event("heartbeat", at(60))
-    _, counts = describe(engine, [tap, edge])
+    _, counts = describe(spark, [tap, edge])
     found = counts["edge", "up"]
     assert (found.expected, found.applied, found.missing, found.unknown) == (3, 3, 0, 0)
 
 
-def test_a_union_counts_the_source_that_saw_most(engine: SparkSession) -> None:
+def test_a_union_counts_the_source_that_saw_most(spark: SparkSession) -> None:
     """What two nodes saw is not added up: of each value the log counts that saw it most often.
 
     Losses have their causes there too.
@@ -266,7 +266,7 @@ def test_a_union_counts_the_source_that_saw_most(engine: SparkSession) -> None:
     cut([one], two, "cut")
     one.event("heartbeat", at(60))
     two.event("heartbeat", at(60))
-    _, counts = describe(engine, [one, two])
+    _, counts = describe(spark, [one, two])
     assert {place: (found.expected, found.missing, found.unseen) for place, found in counts.items()} == {
         ("one", "few"): (3, 1, None),
         ("two", "few"): (3, 1, None),
@@ -277,7 +277,7 @@ def test_a_union_counts_the_source_that_saw_most(engine: SparkSession) -> None:
     assert (found.unknown, found.causes.resumed, found.causes.live) == (0, 20, 3)
 
 
-def test_a_union_judges_an_update_by_the_time_of_one_log(engine: SparkSession) -> None:
+def test_a_union_judges_an_update_by_the_time_of_one_log(spark: SparkSession) -> None:
     """The log that counts got the last update after a node stopped in good order; one whose clock is behind, before."""
     logs = observers(("up",), "counts", "behind", "stopped", tap=False)
     for log, ahead_s in zip(logs, (0, -3, 0), strict=True):
@@ -287,12 +287,12 @@ def test_a_union_judges_an_update_by_the_time_of_one_log(engine: SparkSession) -
     logs[2].event("stop", at(40))
     for log in logs[:2]:
         log.event("heartbeat", at(60))
-    _, counts = describe(engine, logs)
+    _, counts = describe(spark, logs)
     found = counts["stopped", "up"]
     assert (found.missing, found.unknown, found.duplicated) == (0, 0, 0)
 
 
-def test_what_came_after_the_window_is_late_not_lost(engine: SparkSession) -> None:
+def test_what_came_after_the_window_is_late_not_lost(spark: SparkSession) -> None:
     """A link that was away at an end of the window and resumed its session got everything: it lost and made up nothing.
 
     The same when it was the tap's. Each case has a link of its own, to a primary of its own.
@@ -312,7 +312,7 @@ def test_what_came_after_the_window_is_late_not_lost(engine: SparkSession) -> No
                 log.event("heartbeat", now, link=name, lag_us=0)
     for log in logs:
         log.event("heartbeat", at(60))
-    _, found = describe(engine, logs, since_us=at(20), until_us=at(30))
+    _, found = describe(spark, logs, since_us=at(20), until_us=at(30))
     for name in cases:
         whole, lossy = found["edge", name], found["lossy", name]
         assert (whole.expected, whole.applied, whole.unreferenced, whole.complete_percent) == (20, 20, 0, 100)

@@ -57,12 +57,12 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def completeness(
-    jvm: SparkSession, directory: Path, logs: list[NodeLog], *, parquet: Path | None = None, **asked: object
+    spark: SparkSession, directory: Path, logs: list[NodeLog], *, parquet: Path | None = None, **asked: object
 ) -> Report:
     """Write logs and report on them."""
     parameters = {"reference": None, "settle_s": 0, "depth": 0, "fail_under_percent": None, "list_limit": 5}
     return make_report(
-        jvm,
+        spark,
         LogFiles.in_directories([write(directory, logs)]),
         name="completeness",
         parameters=Parameters.model_validate(parameters | asked),
@@ -71,15 +71,15 @@ def completeness(
     )
 
 
-def make_lag_report(jvm: SparkSession, files: LogFiles, *, progress: Callable[[str], None]) -> Report:
+def make_lag_report(spark: SparkSession, files: LogFiles, *, progress: Callable[[str], None]) -> Report:
     """Report on lag alone."""
     parameters = Parameters(reference=None, settle_s=0, depth=0, fail_under_percent=None, list_limit=5)
-    return make_report(jvm, files, name="lag", parameters=parameters, progress=progress)
+    return make_report(spark, files, name="lag", parameters=parameters, progress=progress)
 
 
-def tables_without_rows(jvm: SparkSession, parquet: Path) -> set[str]:
+def tables_without_rows(spark: SparkSession, parquet: Path) -> set[str]:
     """Return which of the tables that a report left are empty."""
-    return {table.name for table in parquet.iterdir() if not jvm.read.parquet(str(table)).count()}
+    return {table.name for table in parquet.iterdir() if not spark.read.parquet(str(table)).count()}
 
 
 def loss_of(expected: Expected, of: str | None = None, *, depth: int = 1000) -> list[object]:
@@ -417,7 +417,7 @@ def test_a_window_is_judged_by_what_was_published_in_it(jvm: SparkSession, tmp_p
 
 
 def test_what_publishers_stamped_is_counted_once_and_by_the_clock_of_the_primary(
-    jvm: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """An update that a publisher sent twice is one; its clock, an hour behind, does not take updates out."""
     hub, edge = NodeLog("hub", "primary"), NodeLog("edge")
@@ -430,7 +430,7 @@ def test_what_publishers_stamped_is_counted_once_and_by_the_clock_of_the_primary
         row = hub.update(at(2 + number), f"plant/{number // 2}", "v", **(own if number < 20 else theirs))
         if number not in (7, 30, 31):  # one of the primary's own, and both copies of one of the publisher's
             edge.apply(row, link="up", selector="plant/#", applied=row["applied"] + timedelta(milliseconds=1))
-    report = completeness(jvm, tmp_path, [hub, edge], depth=1)
+    report = completeness(spark, tmp_path, [hub, edge], depth=1)
     (target,) = report.targets
     assert target.stamped is not None
     assert target.stamped_by == ("hub", "machine-7")
@@ -445,12 +445,12 @@ def test_what_publishers_stamped_is_counted_once_and_by_the_clock_of_the_primary
     ]
 
 
-def test_what_the_reference_lacks_is_not_complete(jvm: SparkSession, tmp_path: Path) -> None:
+def test_what_the_reference_lacks_is_not_complete(spark: SparkSession, tmp_path: Path) -> None:
     """Updates that the primary could not log may be lost at a node as well: only what it logged itself is not."""
     hub, whole, cut = primary_and_secondaries()
     hub.updates = [row for row in hub.updates if not 50 < row["sequence"] <= 100]
     hub.gap(at(61), rows=50, first_log_pos=52, last_log_pos=101, first_us=at(7), last_us=at(12))
-    report = completeness(jvm, tmp_path, [hub, whole, cut], fail_under_percent=90, depth=1)
+    report = completeness(spark, tmp_path, [hub, whole, cut], fail_under_percent=90, depth=1)
     by_node = {target.node: target.stamped for target in report.targets}
     figures = by_node["cut"]
     assert figures is not None
@@ -470,11 +470,11 @@ def test_what_the_reference_lacks_is_not_complete(jvm: SparkSession, tmp_path: P
     assert 'class="number heat-0"' not in page
 
 
-def test_rows_removed_from_the_log_of_the_primary_are_told(jvm: SparkSession, tmp_path: Path) -> None:
+def test_rows_removed_from_the_log_of_the_primary_are_told(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing is called complete that is compared with such a log."""
     hub, whole, _ = primary_and_secondaries()
     del hub.updates[30:32]
-    report = completeness(jvm, tmp_path, [hub, whole], fail_under_percent=99)
+    report = completeness(spark, tmp_path, [hub, whole], fail_under_percent=99)
     (target,) = report.targets
     figures = target.stamped
     assert figures is not None
@@ -486,7 +486,7 @@ def test_rows_removed_from_the_log_of_the_primary_are_told(jvm: SparkSession, tm
     assert ": 2 rows inside the reference's log are not there and no gap event says why: " in notice
 
 
-def test_what_a_mixed_reference_did_not_stamp_counts_against(jvm: SparkSession, tmp_path: Path) -> None:
+def test_what_a_mixed_reference_did_not_stamp_counts_against(spark: SparkSession, tmp_path: Path) -> None:
     """When stamps begin half-way, the updates before have no figure but their number, and are not called complete."""
     hub, whole, _ = primary_and_secondaries()
     tap = NodeLog("tap", "tap")
@@ -498,7 +498,7 @@ def test_what_a_mixed_reference_did_not_stamp_counts_against(jvm: SparkSession, 
         if row["origin"] < when(at(12)):
             row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
     tap.event("stop", at(60))
-    report = completeness(jvm, tmp_path, [tap, whole], fail_under_percent=60)
+    report = completeness(spark, tmp_path, [tap, whole], fail_under_percent=60)
     (target,) = report.targets
     assert target.stamped is not None
     assert target.basis == "stamped"
@@ -568,7 +568,7 @@ def test_everything_is_in_one_report(jvm: SparkSession, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "tables").iterdir()} == set(TABLES)
 
 
-def test_secondaries_alone_are_compared_with_one_another(jvm: SparkSession, tmp_path: Path) -> None:
+def test_secondaries_alone_are_compared_with_one_another(spark: SparkSession, tmp_path: Path) -> None:
     """The union is the reference, and it is said: by identity where there are stamps, and by counting where not.
 
     By identity all that the one without stamps got would be missing, and every topic have stopped.
@@ -578,7 +578,7 @@ def test_secondaries_alone_are_compared_with_one_another(jvm: SparkSession, tmp_
     for row in bare.updates:
         row.update(stamp_primary=None, stamp_epoch=None, sequence=None, origin=None)
     report = make_report(
-        jvm,
+        spark,
         LogFiles.in_directories([write(tmp_path / "log", [whole, cut, bare])]),
         name="summary",
         parameters=Parameters(reference=None, settle_s=1, depth=2, fail_under_percent=1, list_limit=5),
