@@ -67,8 +67,9 @@ class DirectStore(DiskStore):
         self._lock = FileLock(path)
         self._tables: dict[str, RetainedTable] = {}
         self._failure: StoreError | None = None
-        self._committing = threading.Lock()
-        """Held while a transaction ends, because `close` runs in another thread."""
+        self._using = threading.RLock()
+        """Held while the connection is used, because `close` runs in another thread: SQLite does not survive that."""
+        self._closed = False
         self._done: list[Done] = []
         self._rows = 0
         """Updates handed over and not committed."""
@@ -137,28 +138,30 @@ class DirectStore(DiskStore):
         origin: Origin | None = None,
     ) -> None:
         """Note batches that the replicas have already written; see `DiskStore.put`."""
-        if self._failure is not None:
-            return
-        if history := self.history.note(changes, now_ns=time.time_ns(), origin=origin):
+        with self._using:
+            if self._failure is not None or self._closed:
+                return
+            if history := self.history.note(changes, now_ns=time.time_ns(), origin=origin):
+                with self.writing():
+                    self._clients.history += history
+            rows = sum(map(stored_rows, changes))
+            if not rows and session is None and done is None:
+                return
             with self.writing():
-                self._clients.history += history
-        rows = sum(map(stored_rows, changes))
-        if not rows and session is None and done is None:
-            return
-        with self.writing():
-            self._rows += rows
-            if session is not None:
-                self.file.leave(store, session())
-            if done is not None:
-                self._done.append(done)
+                self._rows += rows
+                if session is not None:
+                    self.file.leave(store, session())
+                if done is not None:
+                    self._done.append(done)
 
     def put_sessions(self, records: dict[str, bytes | None], *, history_from: int, done: Done) -> None:
         """Write sessions of clients, with the transaction under way."""
-        if self._failure is not None:
-            return
-        with self.writing():
-            self._clients.add(ClientWrites(records=records, history_from=history_from))
-            self._done.append(done)
+        with self._using:
+            if self._failure is not None or self._closed:
+                return
+            with self.writing():
+                self._clients.add(ClientWrites(records=records, history_from=history_from))
+                self._done.append(done)
 
     @property
     def database(self) -> sqlite3.Connection:
@@ -189,12 +192,13 @@ class DirectStore(DiskStore):
         """Turn a failure into a `StoreError` that ends the node; before `start`, into one that tells of damage."""
         if self._failure is not None:
             raise self._failure
-        try:
-            yield
-        except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a damaged value
-            if self._loop is None:
-                raise translated(self.path, error) from error
-            raise self._fail(error) from error
+        with self._using:
+            try:
+                yield
+            except (sqlite3.Error, ValueError, TypeError) as error:  # the last two: a damaged value
+                if self._loop is None:
+                    raise translated(self.path, error) from error
+                raise self._fail(error) from error
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -212,8 +216,8 @@ class DirectStore(DiskStore):
         Raises:
             StoreError: It cannot be committed.
         """
-        with self._committing, self.reading():
-            if not self.database.in_transaction:
+        with self.reading():
+            if self._closed or not self.database.in_transaction:
                 return
             self._forget_marks()
             self.file.write_clients(self._clients)
@@ -260,9 +264,11 @@ class DirectStore(DiskStore):
         if self._file is None:
             self._lock.release()
             return True
-        with contextlib.suppress(StoreError):
-            self.commit()
-        self._file.close()
+        with self._using:
+            with contextlib.suppress(StoreError):
+                self.commit()
+            self._file.close()
+            self._closed = True
         self._scratch_path.unlink(missing_ok=True)
         self._lock.release()
         done = [one for _, each in self._unforced for one in each] + self._done

@@ -40,6 +40,22 @@ async def started(
         await asyncio.to_thread(storage.close, timeout_s=30)
 
 
+async def test_sessions_that_are_marked_while_the_store_closes_do_no_harm(tmp_path: Path) -> None:
+    """Another thread closes the connection while the event loop uses it, of which SQLite dies; later ones are left."""
+    for number in range(100):
+        storage = direct_store(tmp_path / f"r{number}", sync="off")
+        await asyncio.to_thread(storage.open, now_ns=1)
+        storage.start()
+        closing = asyncio.ensure_future(asyncio.to_thread(storage.close, timeout_s=30))
+        marked = 0
+        while not closing.done():
+            marked += 1
+            storage.put_sessions({str(marked): b"x" * 100}, history_from=0, done=lambda: None)
+            await asyncio.sleep(0)
+        assert await closing, "everything is written, and nothing has failed"
+        storage.put_sessions({"late": b"x"}, history_from=0, done=lambda: None)
+
+
 def seen_by_others(path: Path) -> int:
     """Return how many values are committed, as another connection sees them."""
     database = sqlite3.connect(path)
