@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "EVERY_SESSION",
     "LOCAL_MASTER",
     "SAIL",
     "SHORT_RUN_SETTINGS",
@@ -51,13 +50,6 @@ SAIL: Final = "sail"
 
 CONNECT: Final = "sc://"
 """The beginning of the address of a Spark Connect server."""
-
-EVERY_SESSION: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    # Else each step of a query notes the line that it is written in, for errors that we word ourselves.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-}
-"""Settings of a session of any engine."""
 
 CONNECT_S: Final = 10
 """Time for the first answer of such a server."""
@@ -106,11 +98,14 @@ def session_settings(master: str, *, cores: int) -> dict[str, str]:
     settings = {
         "spark.app.name": "fanout report",
         "spark.master": master,
+        "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
-    } | EVERY_SESSION
+        # Else each step of a query notes the line that it is written in, for errors that we word ourselves.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+    }
     if is_local(master):
         settings |= {
             "spark.driver.host": "127.0.0.1",
@@ -190,7 +185,7 @@ def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSessio
             raise ReportError(f"{url} does not answer within {CONNECT_S} s", hint=hint) from error
     try:
         spark = SparkSession.builder.remote(url).create()
-        for key, value in (EVERY_SESSION | dict(settings)).items():
+        for key, value in ({"spark.sql.session.timeZone": "UTC"} | dict(settings)).items():
             spark.conf.set(key, value)
     except PySparkException as error:
         raise ReportError(f"{url} cannot be used: {_first_line(error)}", hint=hint) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fanout.reports.session.sail import sail_server
-from fanout.reports.spark import EVERY_SESSION, SHORT_RUN_SETTINGS, session_settings, spark_session
+from fanout.reports.spark import SHORT_RUN_SETTINGS, session_settings, spark_session
 from tests.reports.logs import NodeLog, at, selector, write
 from tests.support.nodes import Nodes
 
@@ -68,7 +68,7 @@ def spark() -> Iterator[SparkSession]:
 
     with sail_server() as (url, settings):
         session = SparkSession.builder.remote(url).create()
-        for key, value in (EVERY_SESSION | settings).items():
+        for key, value in ({"spark.sql.session.timeZone": "UTC"} | settings).items():
             session.conf.set(key, value)
         yield session
         os.environ[REMOTE] = "1"  # it is taken away here

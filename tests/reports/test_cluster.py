@@ -169,9 +169,9 @@ def test_every_report_has_the_same_bytes_as_a_local_run(
 
 
 def test_the_command_can_be_submitted(cluster: Cluster, jvm: SparkSession, log: Path, tmp_path: Path) -> None:
-    """`jvm-submit` of the package's entry runs a report on the cluster that it was given."""
+    """`spark-submit` of the package's entry runs a report on the cluster that it was given."""
     submitted, local = tmp_path / "submitted.json", tmp_path / "local.json"
-    submit = [str(cluster.spark_home / "bin" / "jvm-submit"), "--master", cluster.url]
+    submit = [str(cluster.spark_home / "bin" / "spark-submit"), "--master", cluster.url]
     for key, value in SETTINGS.items():
         submit += ["--conf", f"{key}={value}"]
     entry = str(Path(fanout.__file__).parent / "__main__.py")

@@ -131,7 +131,7 @@ def test_an_active_session_is_used_and_left_running(jvm: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_under_spark_submit_the_place_is_not_ours_to_choose(jvm: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started by `jvm-submit`, a report sets its SQL settings and leaves master, host and memory as submitted."""
+    """Started by `spark-submit`, a report sets its SQL settings and leaves master, host and memory as submitted."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     wanted = {
         "spark.master": "local[7]",

@@ -20,6 +20,9 @@ __all__ = ["KEPT_AT", "bytes_max", "is_installed", "sail_server"]
 KEPT_AT: Final = "spark.fanout.kept_at"
 """Setting of a session whose engine cannot keep rows itself: the directory for their files."""
 
+_SETTINGS: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+"""Else each step of a query notes the line that it is written in, for errors that we word ourselves."""
+
 _MEMORY_PER_BYTE: Final = 64
 """Memory of the machine for each byte of logs; a report of logs without stamps, which takes most, uses half of it."""
 
@@ -51,7 +54,7 @@ def sail_server() -> Iterator[tuple[str, dict[str, str]]]:
         try:
             address = server.listening_address
             assert address is not None
-            yield f"sc://127.0.0.1:{address[1]}", {KEPT_AT: kept_at}
+            yield f"sc://127.0.0.1:{address[1]}", _SETTINGS | {KEPT_AT: kept_at}
         finally:
             server.stop()
 
