@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import random
@@ -71,6 +72,16 @@ class Report:
         os.close(self._terminal)
 
 
+def processes_with(variable: str) -> list[str]:
+    """Return the processes that run with a variable in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process.name)
+    return found
+
+
 @pytest.mark.parametrize(("master", "stage"), STAGES)
 def test_ctrl_c_ends_a_report_at_once(log: Path, tmp_path: Path, master: str, stage: str) -> None:
     """Within three seconds, with one line, exit code 130, and nothing left on the disk of what it had copied."""
@@ -88,3 +99,4 @@ def test_ctrl_c_ends_a_report_at_once(log: Path, tmp_path: Path, master: str, st
     assert said == "stopped by Ctrl-C\n"
     assert took_s < 3
     assert list(tmp_path.glob("fanout-report-*")) == []
+    wait_until_blocking(lambda: not processes_with(f"TMPDIR={tmp_path}"), what="the end of the JVM", deadline_s=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -25,8 +26,8 @@ _CLEAR_LINE_AND_SHOW_CURSOR: Final = "\r\x1b[2K\x1b[?25h"
 def ended_by_ctrl_c(scratch: Path) -> Iterator[None]:
     """Let Ctrl-C end this process at once inside the `with` block, with one line.
 
-    An exception instead would be lost in a callback of Py4J, or wait for threads in the middle of a query. The JVM ends
-    itself when its standard input does, which is a pipe from here.
+    An exception instead would be lost in a callback of Py4J, or wait for threads in the middle of a query. The JVM has
+    a group of its own and is killed: one that has not told its port yet would live on.
 
     Args:
         scratch: A directory that is removed first.
@@ -37,6 +38,7 @@ def ended_by_ctrl_c(scratch: Path) -> Iterator[None]:
 
     def end(number: int, frame: object) -> None:
         del number, frame
+        _kill_groups_of_children()
         shutil.rmtree(scratch, ignore_errors=True)
         clear = _CLEAR_LINE_AND_SHOW_CURSOR if sys.stderr.isatty() else ""
         os.write(2, f"{clear}{STOPPED}\n".encode())
@@ -47,3 +49,11 @@ def ended_by_ctrl_c(scratch: Path) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _kill_groups_of_children() -> None:
+    for listed in Path("/proc/self/task").glob("*/children"):  # where there is no /proc, the JVM ends with its input
+        with contextlib.suppress(OSError):
+            for child in listed.read_text().split():
+                with contextlib.suppress(OSError):  # a child without a group of its own
+                    os.killpg(int(child), signal.SIGKILL)
