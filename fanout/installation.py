@@ -1,4 +1,4 @@
-"""Installation of fanout: the command that adds an optional part, and whether the hot path is compiled.
+"""Installation of fanout: optional parts, packages that a node hides, and whether the hot path is compiled.
 
 The name of the distribution differs from that of the package and the command, because `fanout` is another project in
 the public package index.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["DISTRIBUTION", "Build", "build", "install_command"]
+__all__ = ["DISTRIBUTION", "Build", "build", "hidden", "install_command"]
 
 DISTRIBUTION: Final = "fanout-mqtt"
 
@@ -42,3 +44,30 @@ def install_command(extra: str) -> str:
     except PackageNotFoundError:
         return f"{pip} '.[{extra}]' in the directory of fanout's pyproject.toml"
     return f"{pip} '{DISTRIBUTION}[{extra}]'"
+
+
+@contextmanager
+def hidden(*packages: str) -> Iterator[None]:
+    """Let packages look as if they were not installed to what is imported in the `with` block, in each thread.
+
+    Those that are imported already stay.
+    """
+    finder = _Hidden(packages)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Hidden:
+    """Finder of modules that says of some packages that they are not there."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self._packages = packages
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        """Refuse a hidden package; other names are for the next finder."""
+        del path, target
+        if name in self._packages:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"escaping"},
     "config": {"errors", "escaping", "mqtt", "selection", "access.filters", "access.rules", "runtime.regular_files"},
     "affected_clients": {"errors", "selection"},
-    "replog": {"errors", "replica", "config", "runtime"},
+    "replog": {"errors", "replica", "config", "installation", "runtime"},
     "storage": {"errors", "replica", "selection", "runtime"},
     "link": {
         "errors",
@@ -271,7 +271,8 @@ SLOW = {
     "fanout.replog.write.writer",
     "fastapi",
     "httpx",
-    "numpy",
+    "numpy.version",  # a hidden package is looked for, and not found
+    "pandas.compat",
     "pyarrow",
     "pyarrow.compute",
     "rich.console",

@@ -221,3 +221,19 @@ def test_a_later_release_does_not_break_the_lock(tmp_path: Path) -> None:
     incomplete = install_lock(lock, releases=tmp_path, to=tmp_path / "incomplete")
     assert incomplete.returncode == 1
     assert "is not complete. Run scripts/lock\nfanout-test-user 1 requires fanout-test-used" in incomplete.stderr
+
+
+def test_a_hidden_package_is_found_again_afterwards() -> None:
+    """It looks as if it were not installed; others are found, and so is one that is imported already."""
+    code = (
+        "import json\n"
+        "from fanout.installation import hidden\n"
+        "with hidden('wave', 'json'):\n"
+        "    import json, csv\n"
+        "    try: import wave\n"
+        "    except ImportError as error: print(error)\n"
+        "import wave\n"
+        "print(wave.__name__)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["No module named 'wave'", "wave"]

@@ -118,7 +118,7 @@ def _figures(
     """Yield the metrics of the figures in a document: each has the name and the description of its field.
 
     Args:
-        prefix: What stands before the name of the field.
+        prefix: Beginning of each name, before the name of the field.
         document: The model.
         each: Returns the documents of that model, each with the values of `labels`; None for one that is not there.
         labels: Labels of all these metrics.

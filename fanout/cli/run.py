@@ -5,16 +5,16 @@ from __future__ import annotations
 import enum
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from fanout.cli.arguments.node_options import MembersOption
+from fanout.installation import hidden
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     from fanout.config import Role
 
@@ -146,18 +146,13 @@ def _importing() -> Iterator[None]:
     they look as if they were not installed.
     """
     import gc
-    import sys
 
-    hidden: dict[str, ModuleType | None] = {name: None for name in _NOT_FOR_NODES if name not in sys.modules}
-    modules = cast("dict[str, ModuleType | None]", sys.modules)  # None makes an import fail
-    modules.update(hidden)
     gc.disable()
     try:
-        yield
+        with hidden(*_NOT_FOR_NODES):
+            yield
     finally:
         gc.enable()
-        for name in hidden:
-            del modules[name]
 
 
 def _run(

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -54,6 +55,11 @@ CONNECT: Final = "sc://"
 CONNECT_S: Final = 10
 """Time for the first answer of such a server."""
 
+_CONNECT_HINT: Final = "Is that the address of a Spark Connect server, and does it run?"
+_SAIL_HINT: Final = (
+    f"Each Sail knows some versions of pyspark: install the extra report anew, or give --master '{LOCAL_MASTER}'"
+)
+
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 SHORT_RUN_SETTINGS: Final = {
@@ -74,6 +80,10 @@ save. So does a second hash table in the code of each aggregation, the same code
 the text of each plan, which nobody reads.
 The 48 MB that this compiler has for its code are full after some reports; then it drops code and compiles it again.
 """
+
+_EXCEPTION: Final = re.compile(
+    r"^(?:Exception in thread .+? |Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE
+)
 
 _LAUNCH_LOG_TAIL: Final = 2000
 
@@ -144,7 +154,10 @@ def spark_session(
             yield active
         return
     if master == SAIL:
-        with sail_server() as (url, own), _connected(url, settings=own | dict(settings or {})) as spark:
+        with (
+            sail_server() as (url, own),
+            _connected(url, settings=own | dict(settings or {}), hint=_SAIL_HINT) as spark,
+        ):
             yield spark
         return
     if master.startswith(CONNECT):
@@ -166,12 +179,11 @@ def spark_session(
 
 
 @contextmanager
-def _connected(url: str, *, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+def _connected(url: str, *, settings: Mapping[str, str], hint: str = _CONNECT_HINT) -> Iterator[SparkSession]:
     """Give a session of a Spark Connect server, which has a JVM of its own: no setting of one is ours."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    hint = "Is that the address of a Spark Connect server, and does it run?"
     try:
         grpc = importlib.import_module("grpc")
         importlib.import_module("pyspark.sql.connect.session")  # which looks for all packages that the client needs
@@ -268,7 +280,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
         except ReportError:
             raise
         except Exception as error:
-            said = _tail(launch_log)
+            said = _reason(_tail(launch_log))
             raise ReportError(
                 f"Spark could not be started on {settings['spark.master']}: {_first_line(error)}",
                 hint=f"Spark said: {said}" if said else "Check the master's address and that Java runs",
@@ -310,6 +322,12 @@ def _tail(log: IO[bytes]) -> str:
     log.seek(0, os.SEEK_END)
     log.seek(max(0, log.tell() - _LAUNCH_LOG_TAIL))
     return log.read().decode(errors="replace").strip()
+
+
+def _reason(said: str) -> str:
+    """Return what the first exception in the output of a JVM says; all of the output if there is none."""
+    found = _EXCEPTION.search(said)
+    return found[1] if found is not None else said
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fanout.errors import ReportError
+from fanout.errors import ExtraMissing, ReportError
 from fanout.reports import LogFiles, ReportOptions, ReportResult, entry, run_report
 from fanout.reports.entry import is_short_run
 from fanout.reports.summary.past_reports import past_report
@@ -98,6 +98,58 @@ def test_wrong_parameters_and_inputs_are_refused_before_spark_starts(log: Path, 
             run_report(name, [tmp_path], ReportOptions(depth=0))
     with pytest.raises(ReportError, match="nowhere does not exist"):
         run_report("lag", [tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "memory", "master"),
+    [
+        ({}, 1 << 30, "sail"),
+        ({"json_path": Path("r.json"), "html_path": Path("r.html")}, 1 << 30, "sail"),
+        ({}, 64, "local[*]"),
+        ({"tables": "lake.mqtt"}, 1 << 30, "local[*]"),
+        ({"parquet": "out"}, 1 << 30, "local[*]"),
+        ({"json_path": "file:///r.json"}, 1 << 30, "local[*]"),
+        ({"trend_path": "file:///trend.jsonl"}, 1 << 30, "local[*]"),
+        ({"master": "local[1]"}, 1 << 30, "local[1]"),
+        ({"master": "sail"}, 64, "sail"),
+    ],
+)
+def test_the_engine_suits_the_logs_and_the_output(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], memory: int, master: str
+) -> None:
+    """Sail for small logs and documents; Spark for what Sail cannot do, or where it is not installed."""
+    started: list[str] = []
+
+    def stop(*, master: str, **_: object) -> None:
+        started.append(master)
+        raise ReportError("enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(entry, "spark_session", stop)
+    monkeypatch.setattr(entry, "active_session", lambda: None)
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 if name == "SC_PAGE_SIZE" else memory)
+    options = ReportOptions(**asked)
+    with pytest.raises(ReportError, match="enough"):
+        run_report("summary", [log], options)
+    monkeypatch.setattr("fanout.reports.session.sail.is_installed", lambda: False)
+    with pytest.raises(ReportError, match="enough"):
+        run_report("summary", [log], options)
+    assert started == [master, asked.get("master", "local[*]")]
+
+
+def test_what_sail_cannot_do_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does not write, and that it is not installed: in both cases what to do."""
+    monkeypatch.setattr(entry, "active_session", lambda: None)
+    for asked in (
+        ReportOptions(master="sail", tables="lake.mqtt"),
+        ReportOptions(master="sail", json_path="s3a://bucket/r.json"),
+    ):
+        with pytest.raises(ReportError, match="neither URIs nor tables"):
+            run_report("summary", [log], asked)
+    monkeypatch.setattr("fanout.reports.session.sail.is_installed", lambda: False)
+    monkeypatch.setattr("fanout.reports.spark.active_session", lambda: None)
+    with pytest.raises(ExtraMissing, match=r"fanout-mqtt\[report\]"):
+        run_report("summary", [log], ReportOptions(master="sail"))
 
 
 def test_small_local_runs_are_started_for_speed(log: Path) -> None:

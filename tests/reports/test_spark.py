@@ -76,6 +76,19 @@ def test_a_start_that_fails_says_what_spark_printed(tmp_path: Path) -> None:
     assert answer.stderr == ""
 
 
+def test_a_master_that_is_none_is_told_in_one_line() -> None:
+    """What Spark says of it, without the lines of Java around it."""
+    code = (
+        "from fanout.errors import ReportError\n"
+        "from fanout.reports.spark import spark_session\n"
+        "try:\n"
+        "    with spark_session(master='nonsense'): pass\n"
+        "except ReportError as error: print(error.hint)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "Spark said: Master must either be yarn or start with spark, k8s, or local\n"
+
+
 def test_packages_of_spark_connect_that_are_missing_are_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anybody is asked: gRPC, or one of those that Spark looks for itself."""
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)

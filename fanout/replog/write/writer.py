@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +25,7 @@ import pyarrow as pa
 import structlog
 
 from fanout.errors import LogError
+from fanout.installation import hidden
 from fanout.replica.update import Changes
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.columns import EventRow, LoggedSelector, LogSource, RowEncoder, StampTotals
@@ -560,24 +559,11 @@ class LogWriter:
             )
 
 
-class _NoPandas(MetaPathFinder):
-    """Finder that says of pandas that it is not installed."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Refuse pandas; what other names are is for the next finder to say."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
-
-
 def _hide_pandas() -> None:
     """Let Arrow look for pandas in vain, once and for all; it is installed where reports are.
 
     Else Arrow imports it for the first array that is made of a list: that takes half a second, in which the writer's
     thread holds up the event loop, and 40 MB.
     """
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
+    with hidden("pandas"):
         pa.array([None], pa.null())
-    finally:
-        sys.meta_path.remove(finder)

@@ -1,8 +1,8 @@
 """The files of a table gathered into one, for the time of one report.
 
 A node seals a file each minute. Spark opens each file several times, which takes longer than reading it when it holds
-few rows. Sail checks no page against its checksum, and cannot read a column that is a dictionary in some files. Arrow
-does both while it copies. The copies are of the caller's directory, and no row changes.
+few rows. Sail checks no page against its checksum, and does not name a damaged file: Arrow does, while it copies. The
+copies are of the caller's directory, and no row changes.
 """
 
 from __future__ import annotations

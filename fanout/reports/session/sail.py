@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from fanout.errors import ExtraMissing
+from fanout.installation import install_command
+
 __all__ = ["KEPT_AT", "bytes_max", "is_installed", "sail_server"]
 
 KEPT_AT: Final = "spark.fanout.kept_at"
@@ -44,7 +47,13 @@ def bytes_max() -> int:
 
 @contextmanager
 def sail_server() -> Iterator[tuple[str, dict[str, str]]]:
-    """Run a server; give its address, and the settings of a session that uses it."""
+    """Run a server; give its address, and the settings of a session that uses it.
+
+    Raises:
+        ExtraMissing: Sail is not installed.
+    """
+    if not is_installed():
+        raise ExtraMissing("Sail", install=install_command("report"))
     with _quiet():
         from pysail.spark import SparkConnectServer
 
