@@ -246,9 +246,9 @@ class DirectStore(DiskStore):
     def stats(self) -> StoreStats:
         """Return the figures of this moment."""
         stopped = self._loop is not None and not self._thread.is_alive() and not self._closing.is_set()
-        alarm = "" if self._failure is None else self._failure.message
-        if stopped:
-            alarm = "the thread that writes the file ended unexpectedly"
+        alarm = "the thread that writes the file ended unexpectedly" if stopped else ""
+        if self._failure is not None:
+            alarm = self._failure.message
         return self._make_stats(committed=self._rows_total, waiting_bytes=0, alarm=alarm)
 
     def close(self, *, timeout_s: float) -> bool:
@@ -352,7 +352,7 @@ class DirectStore(DiskStore):
     # --- the thread ---
 
     def _run(self) -> None:
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=0)
+        database = sqlite3.connect(self.path, isolation_level=None)  # waits 5 s for a lock
         try:
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute("PRAGMA wal_autocheckpoint = 0")
@@ -389,8 +389,8 @@ class DirectStore(DiskStore):
 
     def _checkpoint(self, database: sqlite3.Connection) -> None:
         number = self._transactions
-        _, pages, copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        whole = pages == copied and number == self._transactions  # SQLite counted them at its begin
+        busy, pages, copied = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        whole = not busy and pages == copied and number == self._transactions  # SQLite counted them at its begin
         if self._held and whole:
             self._held = False
             self._call_on_loop(self._hold, False)

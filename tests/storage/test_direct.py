@@ -56,6 +56,26 @@ async def test_sessions_that_are_marked_while_the_store_closes_do_no_harm(tmp_pa
         storage.put_sessions({"late": b"x"}, history_from=0, done=lambda: None)
 
 
+async def test_a_reader_that_closes_the_file_meanwhile_does_no_harm(tmp_path: Path) -> None:
+    """SQLite locks new connections of the same process out for a moment; the thread that starts then waits."""
+    for number in range(200):
+        storage = direct_store(tmp_path / f"r{number}", sync="off")
+        await asyncio.to_thread(storage.open, now_ns=1)
+        reading = [asyncio.ensure_future(asyncio.to_thread(read_often, storage.path)) for _ in range(2)]
+        await asyncio.sleep(0)
+        storage.start()
+        await asyncio.gather(*reading)
+        alarm = storage.stats().alarm
+        assert await asyncio.to_thread(storage.close, timeout_s=30)
+        assert alarm == ""
+
+
+def read_often(path: Path) -> None:
+    """Open, read and close the file some times."""
+    for _ in range(8):
+        seen_by_others(path)
+
+
 def seen_by_others(path: Path) -> int:
     """Return how many values are committed, as another connection sees them."""
     database = sqlite3.connect(path)
