@@ -141,7 +141,7 @@ def _figures(
         if name not in but and _is_figure(name, field):
             own_label = (_LABELS[name],) if name in _LABELS and field.annotation is not int else ()
             kind: Kind = "counter" if name.endswith("_total") else "gauge"
-            meaning = field.description or ""
+            meaning = " ".join((field.description or "").split())
             yield MetricSpec(f"{prefix}_{name}", kind, meaning, (*labels, *own_label), samples_of(name))
 
 

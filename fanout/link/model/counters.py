@@ -1,6 +1,6 @@
 """Counters of a link, from its start on: one object that its parts add to, and that its status shows.
 
-A new counter is a field here and an equal field of `fanout.api.models.LinkDetail`, whose description is the help text
+A new counter is a field here and an equal field of `fanout.api.models.LinkDetail`, whose docstring is the help text
 of its metric. The part that sees the event adds to it.
 """
 

@@ -1,7 +1,7 @@
 """Counters of the server.
 
 Owns the names and meanings of the counters. Parts of the server add to `Counters`. A new counter is a
-field here and an equal field of `fanout.api.models.ServerStatus`, whose description is the help text of its metric.
+field here and an equal field of `fanout.api.models.ServerStatus`, whose docstring is the help text of its metric.
 """
 
 from __future__ import annotations
