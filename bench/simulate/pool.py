@@ -230,6 +230,10 @@ def _is_whole(member: Member, size: int) -> bool:
     if node is None or node.members is None or node.sessions is None or node.sessions.is_fenced:
         return False
     copies = node.sessions.copy_figures()
-    if node.server is None or node.server.session_count > copies.copied or copies.oldest_unconfirmed_s >= 1.0:
+    if (
+        node.server is None
+        or node.server.session_count > copies.sessions_copied
+        or copies.copies_oldest_unconfirmed_seconds >= 1.0
+    ):
         return False
     return sum(other.reachable for other in node.members.others()) == size - 1 and member.is_ready

@@ -9,7 +9,7 @@ understands a newer node.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -108,6 +108,7 @@ Evidence = Annotated[
 ]
 
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MISSING: Final = object()
 
 
 def utc_from_ns(time_ns: int) -> datetime:
@@ -119,6 +120,22 @@ class Document(BaseModel):
     """A document, or a part of one; its docstrings are the descriptions in the schema of the interface."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def of(cls, *parts: object, **values: Any) -> Self:
+        """Return the document of what parts of the node have under the names of its fields.
+
+        Args:
+            parts: Parts, or their figures; of those that have the same name, the last one counts.
+            values: Fields of other values than the parts have.
+        """
+        found = {
+            name: value
+            for part in parts
+            for name in cls.model_fields.keys() - values.keys()
+            if (value := getattr(part, name, _MISSING)) is not _MISSING
+        }
+        return cls(**found, **values)
 
 
 class Liveness(Document):
@@ -800,7 +817,7 @@ class PoolStatus(Document):
 class PoolMember(Document):
     """One member of the pool; null stands for a value that is unknown, or that a member did not give."""
 
-    node: str | None
+    node: str | None = None
     """Its `node.id`; null before it has answered."""
     address: str | None
     """Its address; null for the node that answers."""
@@ -810,21 +827,21 @@ class PoolMember(Document):
     """True if it is the node that answers."""
     reachable: bool
     """True if it has answered within `pool.suspect_after_s`."""
-    failure: str | None
+    failure: str | None = None
     """Why the newest question failed; null when it was answered."""
-    state: NodeState | None
+    state: NodeState | None = None
     """True if it is ready, in a word; null while it is not reachable."""
-    ready: bool | None
+    ready: bool | None = None
     """True if it is ready; null while it is not reachable."""
-    topics: NonNegativeInt | None
+    topics: NonNegativeInt | None = None
     """Retained topics that its clients can read."""
     digest_equal: bool | None = None
     """True if its values equalled this node's at their newest common cut; null without a recent one."""
     digest_equal_since: AwareDatetime | None = None
     """Since when that is so."""
-    lag: NonNegativeFloat | None
+    lag: NonNegativeFloat | None = None
     """Greatest lag of its links, in seconds."""
-    sessions: NonNegativeInt | None
+    sessions: NonNegativeInt | None = None
     """Sessions of its clients."""
     moved_in: NonNegativeInt | None = None
     """Sessions that came to it from other members."""
@@ -841,9 +858,9 @@ class PoolMember(Document):
     history_used_ratio: NonNegativeFloat | None = None
     """Share of `pool.history_bytes` used since the oldest message that waits for one of its sessions; from 1 on that
     session cannot go on elsewhere."""
-    version: str | None
+    version: str | None = None
     """The version of fanout that it runs, as it said last."""
-    config_digest: str | None
+    config_digest: str | None = None
     """Digest of its links and selectors, as it said last; equal for the same ones."""
 
 

@@ -147,20 +147,11 @@ def _detail(client: ClientFigures, rate: float | None, *, now_ns: int) -> Client
     def ago(seconds: float) -> int:
         return now_ns - int(seconds * _NS_PER_S)
 
-    return ClientDetail(
-        client_id=client.client_id,
-        address=client.address,
+    return ClientDetail.of(
+        client,
         connected_since=None if client.connected_s is None else utc_from_ns(ago(client.connected_s)),
         user=client.user or None,
         version="5" if client.version == 5 else "3.1.1",
-        queued_messages=client.queued_messages,
-        queued_bytes=client.queued_bytes,
-        conflated_topics=client.conflated_topics,
-        in_flight_messages=client.in_flight_messages,
-        unsent_bytes=client.unsent_bytes,
         slow_since=None if client.slow_s is None else utc_from_ns(ago(client.slow_s)),
         bytes_per_second=rate,
-        subscriptions=client.subscriptions,
-        filters=client.filters,
-        matching=client.matching,
     )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pydantic import BaseModel
-
 from fanout import __version__
 from fanout.access.gate import Gate
 from fanout.api.agent import agent_line
 from fanout.api.http_server import HttpServer
-from fanout.api.lag import link_lag
+from fanout.api.lag import lag_detail
 from fanout.api.models import (
     AccessStatus,
+    ArchiveStatus,
     AuditDetail,
     ClientsDocument,
     ConfigChange,
@@ -58,7 +56,7 @@ from fanout.node.browse.browser import Browser
 from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
-from fanout.node.pool.documents import PoolCopyFigures, config_digest, member_facts, pool_document, pool_status
+from fanout.node.pool.documents import config_digest, pool_document, pool_status
 from fanout.node.readiness import NodeReadiness, judge, link_reasons
 from fanout.node.reload import Reloads
 from fanout.pool.member_facts import MemberFacts
@@ -73,6 +71,7 @@ from fanout.storage.store import DiskStore
 if TYPE_CHECKING:
     from fanout.durable.keeping.session_copies import SessionCopies
     from fanout.durable.moving.session_pool import SessionPool
+    from fanout.durable.ownership.ports import CopyFigures
     from fanout.link.link import Link
     from fanout.node.pool.session_host import PlaceNames
     from fanout.replica.recent import RecentUpdates
@@ -85,7 +84,6 @@ if TYPE_CHECKING:
 __all__ = ["NodeDocuments", "NodeParts"]
 
 _NS_PER_S: Final = 1_000_000_000
-_MISSING: Final = object()
 _SERVER_LIMITS: Final = (
     "connections_max",
     "connections_per_address_max",
@@ -252,16 +250,20 @@ class NodeDocuments:
 
     def _link_lags(self, statuses: Sequence[LinkStatus]) -> list[LinkLag]:
         return [
-            link_lag(
-                status.name,
+            LinkLag.of(
+                status,
+                status.counters,
                 state=status.shown_state,
                 lag_seconds=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
-                items_behind=status.items_behind,
+                basis="unknown" if status.lag_ns is None else "heartbeat",
+                detail=lag_detail(
+                    lag_s=None if status.lag_ns is None else status.lag_ns / _NS_PER_S,
+                    age_s=status.heartbeat_age_s,
+                    interval_s=link.config.heartbeat_s,
+                    refusal=status.heartbeat_refusal,
+                ),
                 heartbeat_age_seconds=status.heartbeat_age_s,
-                heartbeat_interval_seconds=link.config.heartbeat_s,
-                heartbeat_refusal=status.heartbeat_refusal,
-                received_total=status.counters.received_total,
-                topics=status.topics,
+                heartbeat_interval_seconds=link.config.heartbeat_s or None,
             )
             for link, status in zip(self._node.links, statuses, strict=True)
         ]
@@ -305,29 +307,40 @@ class NodeDocuments:
             self._digest = links, config_digest(links)
         return self._digest[1]
 
-    def _copy_figures(self) -> PoolCopyFigures | None:
+    def _copy_figures(self) -> CopyFigures | None:
         sessions, recent, own = self._node.sessions, self._node.recent, self._node.session_copies
         if sessions is None or recent is None or own is None:
             return None
-        begun_ns = recent.begun_ns()
-        history_s = None if begun_ns is None else max(0, self._node.clock.now_ns() - begun_ns) / 1e9
-        return PoolCopyFigures(sessions.copy_figures(), recent.bytes, history_s, own.history_used)
+        figures, begun_ns = sessions.copy_figures(), recent.begun_ns()
+        figures.history_bytes, figures.history_used_ratio = recent.bytes, own.history_used
+        figures.history_seconds = None if begun_ns is None else max(0, self._node.clock.now_ns() - begun_ns) / _NS_PER_S
+        return figures
 
     def member_facts(self, instance: str) -> MemberFacts:
         """Return what this node tells the other members of its pool; `instance` identifies its process."""
-        server, links = self._node.server, self._statuses()
-        return member_facts(
-            instance,
-            self._link_lags(links),
-            node=self._node.config.node.id,
+        node, links, copies = self._node, self._statuses(), self._copy_figures()
+        lags_ns = [status.lag_ns for status in links]
+        known_ns = [lag_ns for lag_ns in lags_ns if lag_ns is not None]
+        return MemberFacts(
+            node=node.config.node.id,
+            instance=instance,
+            version=__version__,
+            config_digest=self._config_digest(),
             state=self._judge(links).state,
-            topics=len(self._node.store),
-            sessions=server.session_count if server is not None else 0,
-            digest=self._config_digest(),
-            moves=None if self._node.sessions is None else self._node.sessions.figures,
-            client_address=None if self._node.config.pool is None else self._node.config.pool.client_address,
-            http=None if self._node.http is None else (self._node.http.port, self._node.http.url.startswith("https")),
-            copies=self._copy_figures(),
+            topics=len(node.store),
+            sessions=0 if node.server is None else node.server.session_count,
+            lag_s=max(known_ns) / _NS_PER_S if known_ns and len(known_ns) == len(lags_ns) else None,
+            moved_in=0 if node.sessions is None else node.sessions.figures.sessions_moved_in_total,
+            moved_out=0 if node.sessions is None else node.sessions.figures.sessions_moved_out_total,
+            client_address=None if node.config.pool is None else node.config.pool.client_address,
+            http_port=None if node.http is None else node.http.port,
+            http_tls=node.http is not None and node.http.url.startswith("https"),
+            keeps_copies=copies is not None,
+            sessions_copied=None if copies is None else copies.sessions_copied,
+            copies_held=None if copies is None else copies.copies_held,
+            copies_late_s=None if copies is None else copies.copies_oldest_unconfirmed_seconds,
+            history_s=None if copies is None else copies.history_seconds,
+            history_used=None if copies is None else copies.history_used_ratio,
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:
@@ -512,33 +525,27 @@ class NodeDocuments:
         if log is None or config is None:
             return None
         stats = log.stats()
-        figures = dataclasses.asdict(stats) | {
-            "alarm": stats.alarm or None,
-            "directory": str(config.directory),
-            "ship_to": None if config.ship is None else config.ship.to,
-            "last_sync": utc_from_ns(stats.last_sync_ns) if stats.last_sync_ns else None,
-            "unsynced_rows": stats.log_pos - stats.synced_log_pos,
-        }
-        return LogStatus.model_validate(figures)
+        return LogStatus.of(
+            stats,
+            alarm=stats.alarm or None,
+            directory=str(config.directory),
+            ship_to=None if config.ship is None else config.ship.to,
+            last_sync=utc_from_ns(stats.last_sync_ns) if stats.last_sync_ns else None,
+            unsynced_rows=stats.log_pos - stats.synced_log_pos,
+            archive=None if stats.archive is None else ArchiveStatus.of(stats.archive),
+        )
 
     def _retained(self) -> RetainedStatus | None:
         if self._node.storage is None:
             return None
-        figures = dataclasses.asdict(self._node.storage.stats())
-        path, alarm, waiting = figures.pop("path"), figures.pop("alarm"), figures.pop("waiting")
-        return RetainedStatus(file=str(path), alarm=alarm or None, waiting_rows=waiting, **figures)
+        stats = self._node.storage.stats()
+        return RetainedStatus.of(stats, file=str(stats.path), alarm=stats.alarm or None)
 
     def _pool(self) -> PoolStatus | None:
         members, listener, sessions = self._node.members, self._node.peer_listener, self._node.sessions
         if members is None or listener is None or sessions is None:
             return None
-        return pool_status(
-            self.pool(),
-            members.figures(),
-            listener.status(),
-            sessions,
-            copies=self._copy_figures(),
-        )
+        return pool_status(self.pool(), members, listener.status(), sessions, copies=self._copy_figures())
 
     def _limits(self) -> dict[str, float]:
         config = self._node.config
@@ -567,48 +574,32 @@ def _utc_from_s(time_s: int | None) -> datetime | None:
     return None if time_s is None else utc_from_ns(time_s * _NS_PER_S)
 
 
-def _alike(document: type[BaseModel], *sources: object) -> dict[str, Any]:
-    """Return the fields of a document that a source has under the same name."""
-    found: dict[str, Any] = {}
-    for source in sources:
-        for name in document.model_fields:
-            if (value := getattr(source, name, _MISSING)) is not _MISSING:
-                found[name] = value
-    return found
-
-
 def _detail(status: LinkStatus) -> LinkDetail:
     last = status.newest_audit
-    others = {
-        "selectors": tuple(
-            SelectorDetail(
-                **_alike(SelectorReadiness, selector),
-                digest=f"{selector.digest:016x}",
-                unfit_total=dict(selector.rejected),
-            )
+    return LinkDetail.of(
+        status,
+        status.counters,
+        **_state(status),
+        selectors=tuple(
+            SelectorDetail.of(selector, digest=f"{selector.digest:016x}", unfit_total=dict(selector.rejected))
             for selector in status.selectors
         ),
-        "hint": None if status.last_error_over else status.last_error_hint,
-        "last_error_at": None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
-        "stale_left_seconds": status.stale_left_s,
-        "audit": None if last is None else _audit_detail(last, ended_ns=status.audit_ended_ns),
-        "client_certificate_expires": _utc_from_s(status.client_certificate_expires_s),
-        "primary_certificate_expires": _utc_from_s(status.primary_certificate_expires_s),
-        "audit_completed": utc_from_ns(status.audit_completed_ns) if status.audit_completed_ns else None,
-        "sampling": _sampling_detail(status.sampling),
-        "skipped_newest": tuple(
-            SkippedDetail(at=utc_from_ns(one.at_ns), topic=one.topic, reason=one.reason.value, detail=one.detail)
-            for one in status.skipped_newest
-        ),
-        "paths_above": tuple(" > ".join(path) for path in status.paths_above),
-        "hops": max(map(len, status.paths_above), default=0),
-    }
-    return LinkDetail(**(_alike(LinkDetail, status, status.counters) | _state(status) | others))
+        hint=None if status.last_error_over else status.last_error_hint,
+        last_error_at=None if status.last_error_ns is None else utc_from_ns(status.last_error_ns),
+        stale_left_seconds=status.stale_left_s,
+        audit=None if last is None else _audit_detail(last, ended_ns=status.audit_ended_ns),
+        client_certificate_expires=_utc_from_s(status.client_certificate_expires_s),
+        primary_certificate_expires=_utc_from_s(status.primary_certificate_expires_s),
+        audit_completed=utc_from_ns(status.audit_completed_ns) if status.audit_completed_ns else None,
+        sampling=_sampling_detail(status.sampling),
+        skipped_newest=tuple(SkippedDetail.of(one, at=utc_from_ns(one.at_ns)) for one in status.skipped_newest),
+        paths_above=tuple(" > ".join(path) for path in status.paths_above),
+        hops=max(map(len, status.paths_above), default=0),
+    )
 
 
 def _readiness(status: LinkStatus) -> LinkReadiness:
-    selectors = tuple(SelectorReadiness(**_alike(SelectorReadiness, selector)) for selector in status.selectors)
-    return LinkReadiness(**(_alike(LinkReadiness, status) | _state(status) | {"selectors": selectors}))
+    return LinkReadiness.of(status, **_state(status), selectors=tuple(map(SelectorReadiness.of, status.selectors)))
 
 
 def _state(status: LinkStatus) -> dict[str, Any]:
@@ -618,7 +609,7 @@ def _state(status: LinkStatus) -> dict[str, Any]:
 
 def _sampling_detail(totals: SamplingTotals) -> SamplingDetail:
     newest = utc_from_ns(totals.last_ns) if totals.last_ns else None
-    return SamplingDetail(**(_alike(SamplingDetail, totals) | {"newest": newest, "off": totals.off or None}))
+    return SamplingDetail.of(totals, newest=newest, off=totals.off or None)
 
 
 def _audit_detail(report: AuditReport, *, ended_ns: int) -> AuditDetail:

@@ -93,11 +93,10 @@ class Housekeeping:
             self._long_waiting.note(node.server.conflated_topics_max)
             self._long_sessions.note(node.server.session_count * _VALUES_OF_SESSION)
         if node.sessions is not None:
-            figures = node.sessions.figures
-            came, went = self._moves
-            self._moves = figures.moved_in_total, figures.moved_out_total
+            figures, (came, went) = node.sessions.figures, self._moves
+            self._moves = figures.sessions_moved_in_total, figures.sessions_moved_out_total
             if self._moves != (came, went):
-                detail = {"came": figures.moved_in_total - came, "went": figures.moved_out_total - went}
+                detail = {"came": self._moves[0] - came, "went": self._moves[1] - went}
                 node.browser.note("moved", detail=json.dumps(detail))
         node.readiness_changed()  # a replica limit changes it without an event of the link
 

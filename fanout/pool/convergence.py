@@ -76,8 +76,8 @@ class Convergence:
     """Equality of the members of a pool, as this node knows it.
 
     Attributes:
-        compared_total: Cuts that were compared with another member's.
-        differed_total: Of these, the ones at which both held different values.
+        cuts_compared_total: Cuts that were compared with another member's.
+        cuts_differed_total: Of these, the ones at which both held different values.
         repairs_total: Audits that were called for.
     """
 
@@ -87,8 +87,8 @@ class Convergence:
         Args:
             converge_after_s: Time in which a difference may end by itself.
         """
-        self.compared_total = 0
-        self.differed_total = 0
+        self.cuts_compared_total = 0
+        self.cuts_differed_total = 0
         self.repairs_total = 0
         self._after_s = converge_after_s
         self._pairs: dict[tuple[str, str], _Pair] = {}
@@ -113,8 +113,8 @@ class Convergence:
         differing = differing_selectors(ours, theirs)
         if differing is None:
             return
-        self.compared_total += 1
-        self.differed_total += bool(differing)
+        self.cuts_compared_total += 1
+        self.cuts_differed_total += bool(differing)
         if before is not None and not self._is_fresh(before, now_s):
             before = None
         since_s, since_ns, cuts = now_s, now_ns, 1

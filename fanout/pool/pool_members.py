@@ -27,7 +27,7 @@ from fanout.runtime.system_clock import Clock
 if TYPE_CHECKING:
     from fanout.pool.peer_client import PeerClient
 
-__all__ = ["CommonClock", "CutsOfLinks", "OtherMember", "PoolFigures", "PoolMembers"]
+__all__ = ["CommonClock", "CutsOfLinks", "OtherMember", "PoolMembers"]
 
 _PROCESSES: Final = 4
 """Processes of each member of which it is remembered that their copies were right."""
@@ -45,26 +45,6 @@ class OtherMember:
     """True if it may be waited for."""
     verdict: Verdict
     """True if it holds what this node holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFigures:
-    """Counters of what members asked each other."""
-
-    asked_total: int
-    """Questions sent to members."""
-    failures_total: dict[str, int]
-    """Of these, the ones that brought nothing, by reason."""
-    answered_total: int
-    """Questions of members answered here."""
-    refused_total: dict[str, int]
-    """Requests refused here, by reason."""
-    cuts_compared_total: int
-    """Cuts at which this node was compared with another member."""
-    cuts_differed_total: int
-    """Of these, the ones at which both held different values."""
-    repairs_total: int
-    """Audits of links of this node because members held different values."""
 
 
 class CutsOfLinks(Protocol):
@@ -137,6 +117,10 @@ class PoolMembers:
         """Returns whether no copy of this node's sessions is outdated that a member has."""
         self.epochs: CommonClock | None = None
         """Clock of epochs, which those of the other members set; None where no session moves."""
+        self.asked_total = 0
+        """Questions sent to members."""
+        self.ask_failures_total = dict.fromkeys(map(str, AskFailure), 0)
+        """Of these, the ones that brought nothing, by reason."""
         self._token = token
         self._tls = tls
         self._own_facts = own_facts
@@ -144,8 +128,6 @@ class PoolMembers:
         self._clock = clock
         self._monotonic = clock.monotonic
         self._logger = logger
-        self._asked_total = 0
-        self._failures_total = dict.fromkeys(map(str, AskFailure), 0)
         self._facts: MemberFacts | None = None
         """Answer of this node to the others, kept for some time (`_answer`)."""
         self._facts_s = float("-inf")
@@ -187,18 +169,6 @@ class PoolMembers:
                 else self.convergence.verdict(peer.facts.node, now_s=now_s),
             )
             for peer in self.membership.others()
-        )
-
-    def figures(self) -> PoolFigures:
-        """Return the counters."""
-        return PoolFigures(
-            asked_total=self._asked_total,
-            failures_total=dict(self._failures_total),
-            answered_total=self.listener.answered_total,
-            refused_total=dict(self.listener.refused_total),
-            cuts_compared_total=self.convergence.compared_total,
-            cuts_differed_total=self.convergence.differed_total,
-            repairs_total=self.convergence.repairs_total,
         )
 
     def others_heard(self) -> tuple[str, ...]:
@@ -365,7 +335,7 @@ class PoolMembers:
             await asyncio.sleep(max(0.0, asked_s + pause_s - self._monotonic()))
 
     async def _ask(self, client: PeerClient, address: MemberAddress) -> None:
-        self._asked_total += 1
+        self.asked_total += 1
         asked_s = self._monotonic()
         failure: AskFailure | None
         try:
@@ -383,7 +353,7 @@ class PoolMembers:
                 self.epochs.hear(answer.epoch_counter)
             self._compare(answer)
         if failure is not None:
-            self._failures_total[failure] += 1
+            self.ask_failures_total[failure] += 1
 
     def _note_right(self, instance: str, asked_s: float) -> None:
         self._vouched.pop(instance, None)

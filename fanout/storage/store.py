@@ -42,7 +42,7 @@ class StoreStats:
     """Updates committed."""
     transactions_total: int
     """Transactions committed."""
-    waiting: int
+    waiting_rows: int
     """Updates not committed yet."""
     waiting_bytes: int
     """Bytes of their payloads and properties."""
@@ -254,7 +254,7 @@ class DiskStore(abc.ABC):
             file_bytes=self._file.size_bytes if self._file is not None else 0,
             committed_total=committed,
             transactions_total=self._transactions,
-            waiting=self.waiting,
+            waiting_rows=self.waiting,
             waiting_bytes=waiting_bytes,
             alarm=alarm,
         )

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fanout.api.app import create_app
 from fanout.api.browse.models import PoolComparisonDocument
 from fanout.api.http_server import HttpServer
-from fanout.api.lag import link_lag
+from fanout.api.lag import lag_detail
 from fanout.api.models import (
     AccessStatus,
     ArchiveStatus,
@@ -581,15 +581,14 @@ class StandInNode:
 
     @staticmethod
     def _lag_of(link: LinkDetail, seconds: float | None, age: float | None, interval: float) -> LinkLag:
-        return link_lag(
-            link.name,
-            state=link.state,
+        return LinkLag.of(
+            link,
             lag_seconds=seconds,
+            basis="unknown" if seconds is None else "heartbeat",
+            detail=lag_detail(lag_s=seconds, age_s=age, interval_s=interval),
             items_behind=None if seconds is None else 0,
             heartbeat_age_seconds=age,
-            heartbeat_interval_seconds=interval,
-            received_total=link.received_total,
-            topics=link.topics,
+            heartbeat_interval_seconds=interval or None,
         )
 
 

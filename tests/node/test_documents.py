@@ -480,7 +480,7 @@ def test_retained_values_on_disk_are_shown() -> None:
     node = PartsOfNode()
     assert node.documents.status().retained is None
     stats = StoreStats(
-        Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting=2, waiting_bytes=6, alarm=""
+        Path("lib/r"), file_bytes=5, committed_total=4, transactions_total=3, waiting_rows=2, waiting_bytes=6, alarm=""
     )
     node.storage = SimpleNamespace(stats=lambda: stats)
     node.config = dataclasses.replace(CONFIG, retained=RetainedConfig(storage="disc", max_payload=9))

@@ -80,7 +80,7 @@ def test_a_difference_that_ends_by_itself_is_not_repaired() -> None:
         assert pool.due() is None
         pool.cut(b=None)
     assert pool.convergence.repairs_total == 0
-    assert (pool.convergence.compared_total, pool.convergence.differed_total) == (100, 80)
+    assert (pool.convergence.cuts_compared_total, pool.convergence.cuts_differed_total) == (100, 80)
 
 
 def test_one_cut_alone_is_no_reason() -> None:
@@ -164,7 +164,7 @@ def test_a_cut_is_compared_once() -> None:
         pool.now_s += 1
         cut = Cut("1 1", (RetainedSet(1, 0),) * 2)
         pool.convergence.compare(LINK, "b", ours=cut, theirs=cut, now_s=pool.now_s, now_ns=pool.now_ns)
-    assert pool.convergence.compared_total == 1
+    assert pool.convergence.cuts_compared_total == 1
     assert pool.verdict("b").equal is False
 
 

@@ -99,11 +99,11 @@ async def test_who_waits_is_told_in_order_and_after_the_commit(tmp_path: Path, s
             changes = replica.apply([value(b"%d" % number)], phase=Phase.LIVE)
             storage.put("a", [changes], session=partial(bytes, b"%d" % number), done=partial(tell, number))
         assert seen_by_others(path) == 0
-        assert storage.stats().waiting == 5
+        assert storage.stats().waiting_rows == 5
         assert sum(map(len, replica.match(b"#"))) == 5, "what is not committed is found all the same"
         await wait_until(lambda: len(done) == 5, what="the commit")
         assert done == [(number, 5) for number in range(5)]
-        assert (storage.stats().committed_total, storage.stats().waiting, storage.stats().alarm) == (5, 0, "")
+        assert (storage.stats().committed_total, storage.stats().waiting_rows, storage.stats().alarm) == (5, 0, "")
     file = opened(path)
     assert file.sessions() == {"a": b"4"}
     assert len(contents(file, "a")) == 5

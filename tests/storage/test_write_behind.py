@@ -77,7 +77,7 @@ async def test_the_newest_values_are_in_the_file(tmp_path: Path) -> None:
         storage.put("a", [changes_of(replica, value(b"full"))], session=lambda: b"session")
         await committed(storage)
         assert storage.stats().committed_total == 6
-        assert storage.stats().waiting == 0
+        assert storage.stats().waiting_rows == 0
         assert storage.stats().alarm == ""
         assert storage.stats().file_bytes > 0
     assert read(tmp_path / "r") == {b"1": b"new", b"3": b"1"}
@@ -203,7 +203,7 @@ async def test_a_disk_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pyt
         await wait_until(lambda: "disk is full" in storage.stats().alarm, what="the alarm")
         assert held == [True]
         assert done == []
-        assert storage.stats().waiting == 5
+        assert storage.stats().waiting_rows == 5
         disk.broken = False
         await wait_until(lambda: held == [True, False], what="the end of the hold")
         assert done == [0, 1, 2, 3, 4]

@@ -183,7 +183,7 @@ class Inheritance:
     async def _inherit_all(self, holder: str, instance: str) -> None:
         """Let all sessions of a process go on, as far as the other members agree."""
         begun_s, figures = self._clock.monotonic(), self._figures
-        before = figures.inherited_total, figures.lost_total
+        before = figures.sessions_inherited_total, figures.sessions_not_inherited_total
         while True:
             part = self._first(self._held.of(holder, instance))
             if not part:
@@ -194,8 +194,8 @@ class Inheritance:
         self._logger.warning(
             "sessions of a dead member go on here",
             member=holder,
-            sessions=figures.inherited_total - before[0],
-            lost=figures.lost_total - before[1],
+            sessions=figures.sessions_inherited_total - before[0],
+            lost=figures.sessions_not_inherited_total - before[1],
             seconds=round(self._clock.monotonic() - begun_s, 2),
             hint="Start the member again, or another one in its place; until then there is one less to take clients",
         )
@@ -261,12 +261,12 @@ class Inheritance:
         self._ledger.see(epoch)
         self._ledger.put(copy.client_id, begin(epoch))
         self._taken.put(copy.holder, copy.client_id, epoch)
-        self._figures.inherited_total += 1
+        self._figures.sessions_inherited_total += 1
         return epoch
 
     def _note_lost(self, copy: HeldCopy, reason: str) -> None:
         client_id = copy.client_id
-        self._figures.lost_total += 1
+        self._figures.sessions_not_inherited_total += 1
         self._ledger.note_lost(client_id)
         self._logger.warning(
             "session not inherited",

@@ -398,9 +398,9 @@ class SentCopies:
             self._homeless[copy] = None
             return
         if self._keepers.names:
-            self.figures.refused_total += 1
+            self.figures.copies_refused_total += 1
         else:
-            self.figures.alone_total += 1
+            self.figures.copies_alone_total += 1
         self._settle(copy, member=None)
 
     def _session(self, client_id: str) -> _Session:
@@ -461,8 +461,8 @@ class SentCopies:
         if not rows:
             return
         body = encode_copy_request(CopyRequest(self._others.instance, rows))
-        self.figures.sent_total += len(copies) + len(forgotten) + len(moved)
-        self.figures.sent_bytes_total += len(body)
+        self.figures.copies_sent_total += len(copies) + len(forgotten) + len(moved)
+        self.figures.copies_sent_bytes_total += len(body)
         answer: CopyAnswer | None = None
         try:
             data = await self._others.call(
@@ -477,7 +477,7 @@ class SentCopies:
                 self._ledger.epochs.admit(epoch)
             answer = said
         except (AskFailed, ValueError):
-            self.figures.failed_total += 1
+            self.figures.copies_failed_total += 1
         outbox.forgetting.difference_update(forgotten)
         if answer is None:
             self._again |= dict.fromkeys(moved)

@@ -52,16 +52,16 @@ class HandOver:
         """
         self.is_under_way = True
         figures = self._ledger.figures
-        begun = figures.moved_out_total
+        begun = figures.sessions_moved_out_total
         left, moved_at_s, done_s = 1, self._clock.monotonic(), math.inf
         while takers := [other for other in self._others.states() if _may_take(other)]:
-            before = (figures.moved_out_total, left)
+            before = (figures.sessions_moved_out_total, left)
             self._offer_absent()
             count = max(1, round(clients_per_s * _ROUND_S)) if any(other.is_ready for other in takers) else 0
             left = self._host.send_away(count, to=self._addresses())
             await asyncio.sleep(_ROUND_S)
             now_s = self._clock.monotonic()
-            if (figures.moved_out_total, left) != before:
+            if (figures.sessions_moved_out_total, left) != before:
                 moved_at_s = now_s
             if left or self._host.absent() or self._ledger.moves:
                 is_over = now_s - moved_at_s >= _STUCK_S
@@ -70,7 +70,9 @@ class HandOver:
                 is_over = self._others.have_asked(since_s=done_s) or now_s - moved_at_s >= _GOODBYE_S
             if is_over:
                 break
-        self._logger.info("sessions handed over", moved=figures.moved_out_total - begun, left=len(self._host.absent()))
+        self._logger.info(
+            "sessions handed over", moved=figures.sessions_moved_out_total - begun, left=len(self._host.absent())
+        )
 
     def _addresses(self) -> list[str]:
         """Return where clients reach the ready members themselves."""

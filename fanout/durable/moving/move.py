@@ -180,7 +180,7 @@ class Move:
             own = ledger.known(client_id)
             left = give_up(own, epoch)
             if left is not own:
-                ledger.figures.lost_total += own is not None and own.stage is Stage.ARRIVING
+                ledger.figures.sessions_lost_total += own is not None and own.stage is Stage.ARRIVING
                 ledger.forget(client_id, left)
 
     async def _wait_for(self, silent: frozenset[str]) -> bool:
@@ -270,12 +270,12 @@ class Move:
                 return False
             if not host.adopt(client_id, exact=exact):
                 ledger.forget(client_id, None)
-                ledger.figures.lost_total += 1
+                ledger.figures.sessions_lost_total += 1
                 return False
             ledger.put(client_id, own)
             self._came(client_id, epoch, found.holder)
-            ledger.figures.moved_in_total += 1
-            ledger.figures.inexact_total += not exact
+            ledger.figures.sessions_moved_in_total += 1
+            ledger.figures.sessions_inexact_total += not exact
             return True
         except AskFailed:
             return False

@@ -69,12 +69,12 @@ class ReturnedSessions:
             return ended
 
     async def _settle(self) -> int:
-        ended = self._ledger.figures.ended_total
+        ended = self._ledger.figures.sessions_ended_total
         asked: set[str] = set()
         while True:
             left = [other for other in self._others.states() if not other.is_dead and other.name not in asked]
             if not left and self._others.are_known:
-                return self._ledger.figures.ended_total - ended
+                return self._ledger.figures.sessions_ended_total - ended
             for other in left:
                 if not other.is_silent and await self._has_answered(other.name):
                     asked.add(other.name)

@@ -320,5 +320,5 @@ class SessionPool:
 
     def _give_later(self, found: asyncio.Future[SessionFound]) -> None:
         if not found.done():
-            self.figures.later_total += 1
+            self.figures.clients_later_total += 1
             found.set_result(SessionFound.UNKNOWN)

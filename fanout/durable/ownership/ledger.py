@@ -60,18 +60,18 @@ _HERE: Final = frozenset((Stage.OWNED, Stage.PROMISED, Stage.FROZEN))
 class SessionFigures:
     """Counters of sessions that move."""
 
-    moved_in_total: int = 0
+    sessions_moved_in_total: int = 0
     """Sessions that came here."""
-    moved_out_total: int = 0
+    sessions_moved_out_total: int = 0
     """Sessions that went to another member."""
-    inexact_total: int = 0
+    sessions_inexact_total: int = 0
     """Sessions that came without a marker between them: messages may be lost or doubled, retained ones come again.
     """
-    ended_total: int = 0
+    sessions_ended_total: int = 0
     """Sessions that ended here because their clients began anew elsewhere."""
-    later_total: int = 0
+    clients_later_total: int = 0
     """Clients that were refused (0x88) because their session was not here in time."""
-    lost_total: int = 0
+    sessions_lost_total: int = 0
     """Sessions of which it is not known whether they came, and which were thrown away."""
     fences_total: int = 0
     """Number of times that this member stopped serving durable sessions, because others might take it for dead."""
@@ -184,7 +184,7 @@ class SessionLedger:
         """Throw a session away that has arrived here, and is not this member's yet: another one may go on with it."""
         own = self.get(client_id)
         if own is not None and own.stage is Stage.ARRIVING:
-            self.figures.lost_total += 1
+            self.figures.sessions_lost_total += 1
             self.forget(client_id, abandon(own))
 
     def is_here(self, client_id: str) -> bool:
@@ -334,7 +334,7 @@ class SessionLedger:
                 given = self._host.copy_of_given(client_id, to=promise.member)
                 self.keep_given(client_id, promise.member, epoch=epoch, value=given)
             self._host.release(client_id)
-            self.figures.moved_out_total += 1
+            self.figures.sessions_moved_out_total += 1
         return committed
 
     def refuse_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
@@ -422,7 +422,7 @@ class SessionLedger:
         self.forget(client_id, own)
         if self._host.has(client_id):
             self._host.end(client_id)
-            self.figures.ended_total += 1
+            self.figures.sessions_ended_total += 1
 
     def _take_back(self, client_id: str) -> None:
         before = self.get(client_id)

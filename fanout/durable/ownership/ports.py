@@ -161,30 +161,36 @@ class OtherMemberState(NamedTuple):
 
 @dataclass(slots=True)
 class CopyFigures:
-    """Figures of copies, of one moment."""
+    """Figures of copies, and of the history from which sessions go on, by their names in `PoolStatus`."""
 
-    held: int = 0
+    copies_held: int = 0
     """Copies of other members' sessions that are kept here."""
-    held_bytes: int = 0
+    copies_held_bytes: int = 0
     """Bytes that they take."""
-    copied: int = 0
+    sessions_copied: int = 0
     """Sessions of this member of which another one keeps a copy."""
-    oldest_unconfirmed_s: float = 0.0
+    copies_oldest_unconfirmed_seconds: float = 0.0
     """For how long the oldest copy of a session of this member is on its way, in seconds; 0 when none is."""
-    sent_total: int = 0
+    copies_sent_total: int = 0
     """Copies, and news of places, that were sent."""
-    sent_bytes_total: int = 0
+    copies_sent_bytes_total: int = 0
     """Bytes of them."""
-    failed_total: int = 0
+    copies_failed_total: int = 0
     """Calls with copies that brought nothing."""
-    alone_total: int = 0
+    copies_alone_total: int = 0
     """Times that a session went on without a copy, because no other member could keep one."""
-    refused_total: int = 0
+    copies_refused_total: int = 0
     """Copies that were too large, or for which the other member had no room."""
-    inherited_total: int = 0
+    sessions_inherited_total: int = 0
     """Sessions of dead members that went on here."""
-    lost_total: int = 0
+    sessions_not_inherited_total: int = 0
     """Sessions of dead members that could not go on."""
+    history_bytes: int = 0
+    """Bytes of recent updates."""
+    history_seconds: float | None = None
+    """Age of the oldest one, in seconds; None without any."""
+    history_used_ratio: float = 0.0
+    """Part of what can be held that has come since the oldest message that waits for a session."""
 
 
 class Heirs(Protocol):

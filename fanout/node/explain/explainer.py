@@ -175,16 +175,12 @@ class TopicExplainer:
         if not page.clients:
             return TopicClient(client_id=client_id, session=False)
         (found,) = page.clients
-        return TopicClient(
-            client_id=client_id,
+        return TopicClient.of(
+            found,
             session=True,
             connected=found.connected_s is not None,
             filters=found.matching,
-            subscriptions=found.subscriptions,
             denied_by=found.denied_by or None,
-            queued_messages=found.queued_messages,
-            queued_bytes=found.queued_bytes,
-            conflated_topics=found.conflated_topics,
             slow_seconds=found.slow_s,
         )
 

@@ -6,31 +6,27 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from fanout import __version__
 from fanout.api.models import (
     HttpStatus,
-    LinkLag,
-    NodeState,
     PoolDocument,
     PoolMember,
     PoolStatus,
     utc_from_ns,
 )
 from fanout.config import LinkConfig
-from fanout.durable.ownership.ports import CopyFigures
 from fanout.pool.convergence import Verdict
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure
-from fanout.pool.pool_members import OtherMember, PoolFigures
+from fanout.pool.pool_members import OtherMember, PoolMembers
 from fanout.selection import Selector
 
 if TYPE_CHECKING:
     from fanout.durable.moving.session_pool import SessionPool
-    from fanout.durable.ownership.ledger import SessionFigures
+    from fanout.durable.ownership.ports import CopyFigures
 
-__all__ = ["PoolCopyFigures", "config_digest", "member_facts", "pool_document", "pool_status"]
+__all__ = ["config_digest", "pool_document", "pool_status"]
 
 _DIGEST_BYTES: Final = 8
 _FAILURES: Final = {
@@ -52,73 +48,6 @@ def config_digest(links: Iterable[LinkConfig]) -> str:
 def _keys_of(selector: Selector) -> dict[str, object]:
     # What a selector derives from its keys may be other objects in each process.
     return {field.name: getattr(selector, field.name) for field in dataclasses.fields(selector) if field.init}
-
-
-class PoolCopyFigures(NamedTuple):
-    """Figures of copies of sessions, and of the history from which these go on."""
-
-    figures: CopyFigures
-    """Figures of copies."""
-    history_bytes: int
-    """Bytes of recent updates."""
-    history_s: float | None
-    """Age of the oldest one, in seconds; None without any."""
-    history_used: float
-    """Part of what can be held that has come since the oldest message that waits for a session."""
-
-
-def member_facts(
-    instance: str,
-    links: Iterable[LinkLag],
-    *,
-    node: str,
-    state: str,
-    topics: int,
-    sessions: int,
-    digest: str,
-    moves: SessionFigures | None,
-    client_address: str | None,
-    http: tuple[int, bool] | None,
-    copies: PoolCopyFigures | None,
-) -> MemberFacts:
-    """Return what a node tells the other members.
-
-    Args:
-        instance: Identity of its process.
-        links: The lag of its links.
-        node: Its `node.id`.
-        state: Its state, as its readiness has it.
-        topics: Retained topics that its clients can read.
-        sessions: Sessions of its clients.
-        digest: Digest of what it replicates.
-        moves: Figures of sessions that moved; None for a node without.
-        client_address: Address at which MQTT clients reach it; None when it does not say.
-        http: Port of its HTTP interface, and whether that speaks TLS; None without one.
-        copies: Figures of copies; None for a node that keeps none.
-    """
-    lags = [link.lag_seconds for link in links]
-    known = [seconds for seconds in lags if seconds is not None]
-    return MemberFacts(
-        node=node,
-        instance=instance,
-        version=__version__,
-        config_digest=digest,
-        state=state,
-        topics=topics,
-        sessions=sessions,
-        lag_s=max(known) if known and len(known) == len(lags) else None,
-        moved_in=0 if moves is None else moves.moved_in_total,
-        moved_out=0 if moves is None else moves.moved_out_total,
-        client_address=client_address,
-        http_port=None if http is None else http[0],
-        http_tls=http is not None and http[1],
-        keeps_copies=copies is not None,
-        sessions_copied=None if copies is None else copies.figures.copied,
-        copies_held=None if copies is None else copies.figures.held,
-        copies_late_s=None if copies is None else copies.figures.oldest_unconfirmed_s,
-        history_s=None if copies is None else copies.history_s,
-        history_used=None if copies is None else copies.history_used,
-    )
 
 
 def pool_document(
@@ -167,90 +96,61 @@ def pool_document(
 
 def pool_status(
     document: PoolDocument,
-    figures: PoolFigures,
+    members: PoolMembers,
     listener: HttpStatus,
     sessions: SessionPool,
-    copies: PoolCopyFigures | None,
+    copies: CopyFigures | None,
 ) -> PoolStatus:
     """Return the figures of the pool.
 
     Args:
         document: Its members.
-        figures: Figures of the questions between members.
+        members: The questions between members.
         listener: Connections of the listener for members.
         sessions: The sessions that move.
         copies: Figures of copies; None where none are kept.
     """
-    moves = sessions.figures
-    copies = copies or PoolCopyFigures(CopyFigures(), 0, None, 0.0)
-    kept = copies.figures
-    return PoolStatus(
+    return PoolStatus.of(
+        members,
+        members.convergence,
+        members.listener,
+        listener,
+        sessions.figures,
+        copies,
         members=len(document.members),
         members_reachable=sum(member.reachable for member in document.members),
         members_ready=sum(member.ready is True for member in document.members),
-        asked_total=figures.asked_total,
-        ask_failures_total=figures.failures_total,
-        answered_total=figures.answered_total,
-        refused_total=figures.refused_total,
         members_equal=sum(member.digest_equal is True for member in document.members),
-        cuts_compared_total=figures.cuts_compared_total,
-        cuts_differed_total=figures.cuts_differed_total,
-        repairs_total=figures.repairs_total,
-        sessions_moved_in_total=moves.moved_in_total,
-        sessions_moved_out_total=moves.moved_out_total,
-        sessions_inexact_total=moves.inexact_total,
-        sessions_ended_total=moves.ended_total,
-        sessions_lost_total=moves.lost_total,
-        sessions_copied=kept.copied,
-        copies_held=kept.held,
-        copies_held_bytes=kept.held_bytes,
-        copies_oldest_unconfirmed_seconds=kept.oldest_unconfirmed_s,
-        copies_sent_total=kept.sent_total,
-        copies_sent_bytes_total=kept.sent_bytes_total,
-        copies_failed_total=kept.failed_total,
-        copies_alone_total=kept.alone_total,
-        copies_refused_total=kept.refused_total,
-        sessions_inherited_total=kept.inherited_total,
-        sessions_not_inherited_total=kept.lost_total,
-        history_bytes=copies.history_bytes,
-        history_seconds=copies.history_s or 0.0,
-        history_used_ratio=copies.history_used,
+        history_seconds=0.0 if copies is None else copies.history_seconds or 0.0,
         fenced=document.fenced,
-        fences_total=moves.fences_total,
-        clients_later_total=moves.later_total,
         session_calls_total=sessions.calls_total,
-        connections=listener.connections,
-        closed_total=listener.closed_total,
     )
 
 
 def _member(
     facts: MemberFacts | None, *, address: str | None, reachable: bool, failure: AskFailure | None, verdict: Verdict
 ) -> PoolMember:
-    now = facts if reachable else None
-    return PoolMember(
-        node=None if facts is None else facts.node,
-        address=address,
-        url=None if facts is None or address is None else _url(facts, address),
-        is_self=address is None,
-        reachable=reachable,
-        failure=None if failure is None else _FAILURES[failure],
-        state=None if now is None else _state(now),
-        ready=None if now is None else now.state == "ready",
-        topics=None if now is None else now.topics,
-        digest_equal=None if now is None else verdict.equal,
-        digest_equal_since=None if now is None or verdict.since_ns is None else utc_from_ns(verdict.since_ns),
-        lag=None if now is None else now.lag_s,
-        sessions=None if now is None else now.sessions,
-        moved_in=None if now is None else now.moved_in,
-        moved_out=None if now is None else now.moved_out,
-        sessions_copied=None if now is None else now.sessions_copied,
-        copies_held=None if now is None else now.copies_held,
-        copies_late_seconds=None if now is None else now.copies_late_s,
-        history_seconds=None if now is None else now.history_s,
-        history_used_ratio=None if now is None else now.history_used,
-        version=None if facts is None else facts.version,
-        config_digest=None if facts is None else facts.config_digest,
+    seen = {
+        "address": address,
+        "is_self": address is None,
+        "reachable": reachable,
+        "failure": None if failure is None else _FAILURES[failure],
+    }
+    if facts is None:
+        return PoolMember.of(**seen)
+    seen["url"] = None if address is None else _url(facts, address)
+    if not reachable:
+        return PoolMember.of(**seen, node=facts.node, version=facts.version, config_digest=facts.config_digest)
+    return PoolMember.of(
+        facts,
+        **seen,
+        ready=facts.state == "ready",
+        digest_equal=verdict.equal,
+        digest_equal_since=None if verdict.since_ns is None else utc_from_ns(verdict.since_ns),
+        lag=facts.lag_s,
+        copies_late_seconds=facts.copies_late_s,
+        history_seconds=facts.history_s,
+        history_used_ratio=facts.history_used,
     )
 
 
@@ -259,16 +159,6 @@ def _url(facts: MemberFacts, address: str) -> str | None:
     if facts.http_port is None:
         return None
     return f"{'https' if facts.http_tls else 'http'}://{address.rpartition(':')[0]}:{facts.http_port}"
-
-
-def _state(facts: MemberFacts) -> NodeState:
-    states: dict[str, NodeState] = {
-        "ready": "ready",
-        "not_ready": "not_ready",
-        "draining": "draining",
-        "stopping": "stopping",
-    }
-    return states[facts.state]
 
 
 def _reasons(member: PoolMember, own: MemberFacts) -> Iterable[str]:

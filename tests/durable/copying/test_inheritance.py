@@ -215,8 +215,8 @@ async def test_a_member_that_agrees_to_an_heir_takes_nothing_from_the_holder() -
         assert not c.ledger.has_agreed("c", "a")
         b.refuses["c"] = "its messages are not held"
         change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
-        await wait_until(lambda: b.copies.figures().lost_total == 1)
-        assert c.ledger.figures.lost_total == 1
+        await wait_until(lambda: b.copies.figures().sessions_not_inherited_total == 1)
+        assert c.ledger.figures.sessions_lost_total == 1
         assert c.ledger.has_agreed("c", "a")
 
         async def copy(client_id: str) -> None:

@@ -231,7 +231,7 @@ class Member:
     @property
     def held(self) -> int:
         """Number of copies that it keeps."""
-        return self.copies.figures().held
+        return self.copies.figures().copies_held
 
 
 @pytest.fixture
@@ -266,8 +266,8 @@ async def settled(*members: Member) -> None:
     """Wait until every session of these members has a copy."""
 
     def is_settled() -> bool:
-        return all(one.copies.figures().copied == len(one.sessions) for one in members) and not any(
-            one.copies.figures().oldest_unconfirmed_s for one in members
+        return all(one.copies.figures().sessions_copied == len(one.sessions) for one in members) and not any(
+            one.copies.figures().copies_oldest_unconfirmed_seconds for one in members
         )
 
     await wait_until(is_settled, what="a copy of each session")
@@ -280,7 +280,7 @@ async def test_each_session_has_one_keeper(network: Network) -> None:
     await settled(a)
     assert b.held + c.held == 100
     assert 30 < b.held < 70
-    assert (a.held, a.copies.figures().alone_total) == (0, 0)
+    assert (a.held, a.copies.figures().copies_alone_total) == (0, 0)
     async with asyncio.timeout(10):
         await a.put(["c-0"]).wait()
 
@@ -313,10 +313,10 @@ async def test_a_session_goes_on_alone_after_a_while(network: Network) -> None:
     await pass_time(network, ALONE_S)
     async with asyncio.timeout(10):
         await done.wait()
-    assert a.copies.figures().alone_total == 1
+    assert a.copies.figures().copies_alone_total == 1
     async with asyncio.timeout(10):
         await a.put(["c"]).wait()  # not once more for each change
-    assert a.copies.figures().alone_total == 2
+    assert a.copies.figures().copies_alone_total == 2
     change(network, "b", is_silent=False, keeps_copies=True)
     await wait_until(lambda: b.held == 1)
 
@@ -331,7 +331,7 @@ async def test_a_keeper_must_hold_what_a_copy_needs(network: Network) -> None:
     c.lacks_history = True
     async with asyncio.timeout(10):
         await a.put(["c-0"]).wait()
-    assert a.copies.figures().refused_total == 1
+    assert a.copies.figures().copies_refused_total == 1
     b.lacks_history = c.lacks_history = False
     network.clock.advance(2.0)
     await settled(a)
@@ -341,9 +341,9 @@ async def test_a_full_keeper_refuses(network: Network) -> None:
     """What it keeps is bounded by bytes, and the session goes on without a copy."""
     a, b = Member(network, "a"), Member(network, "b", bytes_max=2_000)
     a.begin(*(f"c-{number}" for number in range(10)))
-    await wait_until(lambda: a.copies.figures().refused_total >= 6)
+    await wait_until(lambda: a.copies.figures().copies_refused_total >= 6)
     assert 0 < b.held <= 4
-    assert b.copies.figures().held_bytes <= 2_000
+    assert b.copies.figures().copies_held_bytes <= 2_000
 
 
 async def test_sessions_of_a_dead_member_go_on_at_their_keepers(network: Network) -> None:
@@ -443,7 +443,7 @@ async def test_a_session_that_cannot_go_on_is_told(network: Network) -> None:
     await settled(a)
     b.refuses["c"] = "its messages are not held"
     change(network, "a", is_silent=True, is_dead=True, keeps_copies=False)
-    await wait_until(lambda: b.copies.figures().lost_total == 1)
+    await wait_until(lambda: b.copies.figures().sessions_not_inherited_total == 1)
     assert b.ledger.was_lost("c")
     b.ledger.forget_older("c", b.ledger.next_epoch())
     assert not b.ledger.was_lost("c")

@@ -222,7 +222,7 @@ async def test_a_copy_that_nobody_can_keep_leaves_no_former_one() -> None:
         pool.failing.add("b")
         pool.full |= {"b", "c"}
         pool.put(former)
-        await wait_until(lambda: pool.copies.figures.refused_total == 5, 10)
+        await wait_until(lambda: pool.copies.figures.copies_refused_total == 5, 10)
         assert pool.kept["b"] >= set(former)
         assert not pool.copies.are_right_at("b")
         assert pool.copies.are_right_at("c")

@@ -354,8 +354,8 @@ async def test_many_sessions_move_in_few_calls(monkeypatch: pytest.MonkeyPatch, 
         async with asyncio.timeout(200):
             await asyncio.gather(*[come_until_served(b, client_id) for client_id in list(a.sessions)])
         assert (len(a.sessions), len(b.sessions), len(c.sessions)) == (0, count, 0)
-        assert b.pool.figures.moved_in_total == count
-        assert (b.pool.figures.inexact_total, b.pool.figures.lost_total) == (0, 0)
+        assert b.pool.figures.sessions_moved_in_total == count
+        assert (b.pool.figures.sessions_inexact_total, b.pool.figures.sessions_lost_total) == (0, 0)
         kinds = b.pool.calls_total
         assert kinds["take"] <= 6 * (count // ITEMS_MAX + 10)
         assert kinds["fetch"] <= 4 * (count // ITEMS_MAX + 10)
@@ -381,7 +381,7 @@ async def test_a_marker_that_is_late_is_waited_for(
         b.find("c")
         await wait_until(lambda: "c" in b.sessions)
         assert "c" not in a.sessions
-        assert b.pool.figures.inexact_total == inexact
+        assert b.pool.figures.sessions_inexact_total == inexact
 
 
 @pytest.mark.parametrize(("busy", "inexact"), [(3, 0), (None, 1)])
@@ -391,7 +391,7 @@ async def test_a_marker_is_sent_as_soon_as_that_is_possible(busy: int | None, in
         a.sessions["c"] = b"1"
         b.busy_with_markers = busy
         assert await b.find("c") is SessionFound.HERE
-        assert b.pool.figures.inexact_total == inexact
+        assert b.pool.figures.sessions_inexact_total == inexact
 
 
 async def test_a_client_that_nobody_knows_begins() -> None:
@@ -446,7 +446,7 @@ async def test_a_client_waits_for_a_silent_member() -> None:
         await asyncio.sleep(ANSWER_S + 0.1)
         network.dead.add("b")
         assert [await one for one in waiting] == [SessionFound.NONE, SessionFound.NONE]
-        assert a.pool.figures.later_total == 0
+        assert a.pool.figures.clients_later_total == 0
 
 
 async def test_a_member_that_is_heard_again_while_the_others_answer_is_asked_too() -> None:
@@ -477,7 +477,7 @@ async def test_a_client_waits_for_a_silent_member_no_longer_than_a_verdict_takes
         begun_s = now_s()
         assert await a.find("x") is SessionFound.UNKNOWN
         assert now_s() - begun_s == pytest.approx(DEAD_AFTER_S + VERDICT_S)
-        assert a.pool.figures.later_total == 1
+        assert a.pool.figures.clients_later_total == 1
 
 
 async def test_a_client_waits_for_a_member_at_which_nothing_listens() -> None:
@@ -547,7 +547,7 @@ async def test_nobody_waits_longer_than_that() -> None:
         begun_s = now_s()
         assert await a.find("x") is SessionFound.UNKNOWN
         assert now_s() - begun_s == pytest.approx(ANSWER_S)
-        assert a.pool.figures.later_total == 1
+        assert a.pool.figures.clients_later_total == 1
 
 
 async def test_a_session_with_messages_under_way_comes_later() -> None:
@@ -576,7 +576,7 @@ async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
         a.find("x")
         await wait_until(lambda: a.sessions == {"x": b"1"})
         assert b.sessions == {}
-        assert a.pool.figures.lost_total == 0
+        assert a.pool.figures.sessions_lost_total == 0
 
 
 async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,7 +616,7 @@ async def test_a_claim_ends_older_sessions() -> None:
         assert b.sessions == {"x": b"old"}
         network.broken = lambda name, _: False
         await wait_until(lambda: b.sessions == {})
-        assert b.pool.figures.ended_total == 1
+        assert b.pool.figures.sessions_ended_total == 1
         assert a.sessions == {"x": b"new"}
 
 
@@ -781,7 +781,7 @@ async def test_a_long_session_comes_in_pieces() -> None:
         kinds = Counter(path for path, _ in network.calls)
         assert kinds[FETCH_PATH] == kinds[COMMIT_PATH] == 1
         assert kinds[PIECE_PATH] > 20
-        assert b.pool.figures.moved_in_total == 1
+        assert b.pool.figures.sessions_moved_in_total == 1
 
 
 @pytest.mark.parametrize("becomes", [b"", b"another text" * 9_000])
