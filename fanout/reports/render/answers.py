@@ -37,7 +37,7 @@ from fanout.reports.render.wording import (
     span,
     timestamp,
 )
-from fanout.reports.values.document import DifferingTopic, LogEnd, MissingTopic, ReferenceSummary, Report
+from fanout.reports.values.document import DifferingTopic, LogEnd, MissingTopic, ReferenceSummary, Report, WindowSummary
 from fanout.reports.values.findings import StalledTopic
 from fanout.reports.values.summary import (
     Answer,
@@ -185,13 +185,25 @@ def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
     ends: dict[LogEnd | None, dict[str, datetime]] = {}
     if window is None:
         return ends
-    # The logs of nodes that run end at different moments.
-    bound = window.settled_until - timedelta(seconds=max(window.settle_horizon_s, 1))
+    bound = _early_bound(window)
     for target in report.targets:
         if (until := target.judged_until) is not None and until < bound:
             of_kind = ends.setdefault(target.log_ends, {})
             of_kind[target.node] = min(until, of_kind.get(target.node, until))
     return ends
+
+
+def _early_bound(window: WindowSummary) -> datetime:
+    """Return the time before which a node counts as early: logs of nodes that run end at different moments."""
+    return window.settled_until - timedelta(seconds=max(window.settle_horizon_s, 1))
+
+
+def _not_checked_s(report: Report, window: WindowSummary) -> float:
+    """Return how much of the end is not checked at some node that is not early, in seconds."""
+    ends = [target.judged_until for target in report.targets if target.judged_until is not None]
+    bound = _early_bound(window)
+    until = min([window.settled_until, *(one for one in ends if one >= bound)])
+    return (window.end - until).total_seconds()
 
 
 def _ends_early(report: Report, ends: Mapping[str, datetime], log_ends: LogEnd | None) -> str:
@@ -213,8 +225,8 @@ def relative_to(report: Report) -> str:
         parts.append(_compared_with(report, report.reference))
     if report.window is not None:
         parts.append(span(report.window.begin, report.window.end))
-        if report.window.settled_until < report.window.end:
-            parts.append(f"the last {seconds(report.window.settle_horizon_s)} not checked yet")
+        if young_s := _not_checked_s(report, report.window):
+            parts.append(f"the last {seconds(young_s)} not checked yet")
     parts.append(f"{counted(report.inputs.updates, 'log row')} of {counted(len(report.logs), 'node')}")
     return ", ".join(parts)
 

@@ -191,6 +191,16 @@ def test_a_log_that_ends_early_proves_nothing_of_what_came_later() -> None:
     assert first.endswith("5 of 5 secondaries lack updates or values: broken (session lost), a, b and 2 others")
 
 
+def test_the_end_that_is_not_checked_reaches_back_to_where_the_node_that_is_checked_least_is() -> None:
+    """A node that was away shortly before may be checked less far than the settle horizon; an early one is named."""
+    made = answered(node(), node("leaf"), answer="complete")
+    waiting = target("edge", judged_until=END - timedelta(seconds=9))
+    early = target("dead", judged_until=BEGIN + timedelta(seconds=100))
+    for targets, young in (((target(),), "5.00 s"), ((target(), waiting, early), "9.00 s")):
+        text = on_terminal(made.model_copy(update={"targets": targets}), width=300)
+        assert f"the last {young} not checked yet" in text
+
+
 def alarm(**fields: object) -> Alarm:
     """Return an alarm of a link that lacks updates."""
     common = {"node": "lossy", "link": "up", "kind": "alarm", "reason": "", "hint": "", "times": 1}
