@@ -748,9 +748,8 @@ class Link:
         """
         if isinstance(error, FanoutError):
             return error
-        if (
-            isinstance(error, ssl.SSLError) and self._tls is not None
-        ):  # with TLS 1.3 an alert may come after the handshake
+        # With TLS 1.3 an alert may come after the handshake.
+        if isinstance(error, ssl.SSLError) and self._tls is not None:
             return self._tls.failure(error, self._address)
         hint = (
             "If this repeats, see the primary's log; perhaps its access rules deny something (fanout check --acl prints"

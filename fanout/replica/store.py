@@ -741,9 +741,8 @@ class Replica:
         """Note the expiry of a topic's new value, and of its former one; 0 for never."""
         self._expiring += (expires_ns != 0) - (before_ns != 0)
         heap = self._expiries
-        if (
-            expires_ns and not 0 < before_ns <= expires_ns
-        ):  # else the present entry comes up first, and is put back then
+        comes_up_before = 0 < before_ns <= expires_ns  # the present entry, and is put back then
+        if expires_ns and not comes_up_before:
             if len(heap) > 2 * self._expiring + _OUTDATED_EXPIRIES_MAX:
                 # Topics that go and return, and shortened expiries, leave entries.
                 values = self.values

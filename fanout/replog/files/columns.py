@@ -206,9 +206,8 @@ class RowEncoder:
         turns: dict[tuple[LogSource, int], tuple[Phase, int]] = {}
         for source, link_epoch, phase, updates, kinds, flags, first_log_pos in rows:
             phase_before, turn = turns.setdefault((source, link_epoch), (phase, 0))
-            if phase is not phase_before and any(
-                map(_stamp, updates)
-            ):  # expired values have no stamp and change no phase
+            # Expired values have no stamp and change no phase.
+            if phase is not phase_before and any(map(_stamp, updates)):
                 turn += 1
                 turns[source, link_epoch] = phase, turn
             group = groups.setdefault((source, link_epoch, phase, turn), _Group())

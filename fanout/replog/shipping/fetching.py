@@ -42,9 +42,8 @@ def check_uri(uri: str) -> None:
     Raises:
         LogError: The URI of a store has credentials in it.
     """
-    if (
-        "@" in uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]
-    ):  # the message leaves it out: it is a secret
+    host = uri.removeprefix("s3://").removeprefix("gs://").partition("/")[0]
+    if "@" in host:  # the message leaves it out: it is a secret
         raise LogError(
             "a URI has credentials in it",
             hint="Leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use the machine's role",

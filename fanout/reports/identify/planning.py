@@ -246,9 +246,8 @@ def _targets(
         if group.basis == "unstamped" and held is not None:
             from_us = max(from_us, group.from_us)
             doubtful_us = from_us if clock is not None else start_us - later.between(start_us, start_us)[0]
-            if (
-                doubtful_us > from_us
-            ):  # the reference may log later what was published before: a gap, with the same care
+            # The reference may log later what was published before: a gap, with the same care.
+            if doubtful_us > from_us:
                 gaps_us = (*gaps_us, (from_us, doubtful_us))
         if stopped_us is not None and stopped_us - offset_us < window.since_us:
             notices.append(f"{link.title} was stopped in good order before the window: nothing was expected of it.")
