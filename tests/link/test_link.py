@@ -27,7 +27,7 @@ from fanout.link.session.teardown import DELIVERIES_MAX, TOPICS_MAX
 from fanout.link.transport.connection import LinkConnection
 from fanout.mqtt.packets import Ack, Connack
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.update import Changes, Phase
+from fanout.replica.update import Changes, Phase, content_digest
 from fanout.selection import Selector
 from tests.link.fake_primary import STAMPING, FakePrimary
 from tests.link.fake_server import FakeServer
@@ -45,6 +45,11 @@ async def test_a_link_becomes_live_and_follows() -> None:
         assert (before.state, before.epoch, before.evidence) == (LinkState.DOWN, 0, None)
         await link.wait_state(LinkState.LIVE)
         assert link.values() == {topic.decode(): payload for topic, payload in VALUES.items()}
+        digest = sum(content_digest(*each) for each in VALUES.items()) % 2**64
+        (complete,) = link.sink.named("complete")
+        assert (complete["evidence"], complete["topics"], complete["digest"]) == ("marker", len(VALUES), digest)
+        assert (complete["epoch"], link.status.selectors[0].digest) == (link.status.epoch, digest)
+        assert {changes.phase for _, changes in link.sink.steps} == {Phase.SNAPSHOT}
         server.primary.publish(b"plant/0", b"new")
         server.push()
         await link.wait(lambda: link.values()["plant/0"] == b"new")

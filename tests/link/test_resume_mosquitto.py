@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -12,13 +11,11 @@ from paho.mqtt.properties import Properties
 
 from fanout.link.model.states import LinkState
 from fanout.mqtt.packets import Publish
-from fanout.replica.update import ChangeKind, Phase
 from fanout.selection import Selector
 from tests.link.harness import Running, config_for, logging_to, running
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.raw_client import RawClient
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.mosquitto
 
@@ -39,98 +36,7 @@ async def publish(mosquitto: Mosquitto, values: dict[str, bytes], *, qos: int = 
     await asyncio.to_thread(send)
 
 
-def watch_status(link: Running) -> list[tuple[str, bool]]:
-    """Return a list of each state that the link enters from now on, and whether its selector is complete then."""
-    said, event = list[tuple[str, bool]](), link.sink.event
-
-    def look(name: str, told: str, **fields: Any) -> None:
-        event(name, told, **fields)
-        if told == "state":
-            said.append((fields["state"], link.status.selectors[0].complete))
-
-    link.sink.event = look  # type: ignore[assignment, method-assign]
-    return said
-
-
 VALUES = {f"plant/{number}": b"%d" % number for number in range(3000)}
-
-
-async def test_a_restart_without_persistence_tears_down_and_begins_again(mosquitto: Mosquitto) -> None:
-    """The primary forgot the session: the replica is removed in pieces, and complete again only when it is."""
-    await load(mosquitto, VALUES)
-    async with running(config_for(mosquitto.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        first_epoch = link.status.epoch
-        link.sink.clear()
-        mosquitto.kill()
-        await link.wait_state(LinkState.DOWN)
-        assert len(link.replica) == 3000, "until the session is known to be lost, the values are kept"
-        assert link.status.last_error is not None
-        said = watch_status(link)
-        mosquitto.start()
-        await link.wait(lambda: link.status.epoch > first_epoch)
-        await link.wait_state(LinkState.LIVE)
-        assert [state for state, complete in said if complete and state != "proving"] == ["connecting", "live"]
-        assert link.values() == {}
-        states = link.sink.states()
-        assert states.count("live") == 1
-        assert states[-4:] == ["tearing_down", "snapshot", "proving", "live"]
-        (torn_down,) = link.sink.named("tear_down")
-        assert torn_down["epoch"] == first_epoch
-        assert "no session" in torn_down["detail"]
-        removals = [changes for step, changes in link.sink.steps if step == "dispatch"]
-        assert len(removals) > 1, "in pieces"
-        assert {update[0].decode() for update in link.sink.dispatched()} == set(VALUES)
-        assert all(update[1] == b"" and update[3] for update in link.sink.dispatched())
-        assert link.sink.recorded() == [], "the event says it all to the log"
-        link.sink.clear()
-        await load(mosquitto, VALUES)
-        await link.wait(lambda: link.values() == VALUES)
-        assert len(link.sink.dispatched()) == 3000
-        assert link.status.counters.epochs_total == 2
-
-
-async def test_a_short_drop_is_resumed_verified_and_silent(mosquitto: Mosquitto) -> None:
-    """After a lost connection the session goes on; unchanged values are not dispatched again."""
-    await load(mosquitto, VALUES)
-    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        epoch = link.status.epoch
-        link.sink.clear()
-        proxy.cut()
-        await link.wait(lambda: link.sink.states()[-1:] == ["live"])
-        assert link.sink.states() == ["down", "connecting", "resuming", "verifying", "live"]
-        assert link.status.epoch == epoch
-        assert link.status.counters.reconnects_total == 1
-        assert link.sink.dispatched() == []
-        assert len(link.sink.recorded()) == 3000
-        assert all(changes.phase is Phase.AUDIT for _, changes in link.sink.steps)
-        assert set(link.sink.steps[0][1].kinds) == {ChangeKind.UNCHANGED}
-        await publish(mosquitto, {"plant/0": b"new"})
-        await link.wait(lambda: link.sink.payloads(b"plant/0") == [b"new"])
-        assert link.replica.values[b"plant/0"][2] == 1, "the subscription has its own QoS again"
-
-
-async def test_what_was_pending_in_the_session_is_applied(mosquitto: Mosquitto) -> None:
-    """Messages at QoS 1 that came while the link was away are delivered once, and are no loss."""
-    await load(mosquitto, VALUES)
-    async with Proxy(mosquitto.port) as proxy, running(config_for(proxy.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        link.sink.clear()
-        proxy.accepting = False
-        proxy.cut()
-        await link.wait_state(LinkState.DOWN)
-        changed = {f"plant/{number}": b"changed" for number in range(200)}
-        await publish(mosquitto, changed | {"plant/created": b"1"})
-        await publish(mosquitto, {"plant/2999": b""})
-        proxy.accepting = True
-        await link.wait_state(LinkState.LIVE)
-        assert link.status.counters.epochs_total == 1
-        expected = VALUES | changed | {"plant/created": b"1"}
-        del expected["plant/2999"]
-        assert link.values() == expected
-        assert len(link.sink.dispatched()) == 202
-        assert link.sink.named("tear_down") == []
 
 
 async def test_a_small_receive_maximum_does_not_end_a_resumed_session(mosquitto: Mosquitto) -> None:
@@ -379,13 +285,6 @@ async def test_two_nodes_with_one_identity_are_told(mosquitto: Mosquitto) -> Non
             await link.wait_state(LinkState.DOWN)
         assert "the connection was lost" in (link.status.last_error or "")
         assert "client_id" in (link.status.last_error_hint or "")
-
-
-async def test_stopping_ends_the_session_at_the_primary(mosquitto: Mosquitto) -> None:
-    """A link that is stopped leaves no session behind that would collect messages."""
-    async with running(config_for(mosquitto.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-    await wait_until(lambda: "Client fanout-edge-1-plant disconnected." in mosquitto.log_text())
 
 
 async def test_qos_2_is_applied_once_over_a_lost_connection(mosquitto: Mosquitto) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
-from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.update import Phase, content_digest
+from fanout.replica.update import Phase
 from fanout.selection import Selector
 from tests.link.harness import config_for, running
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
@@ -29,61 +26,9 @@ def sensor_values(count: int, *, size: int = 64) -> dict[str, bytes]:
     }
 
 
-def publish_properties() -> Properties:
-    """Return empty properties of a PUBLISH."""
-    return Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-
-
 async def load(mosquitto: Mosquitto, values: dict[str, bytes]) -> None:
     """Give Mosquitto retained values, off the event loop."""
     assert await asyncio.to_thread(load_retained, mosquitto.port, values.items()) == len(values)
-
-
-async def test_every_retained_value_arrives_with_evidence(mosquitto: Mosquitto) -> None:
-    """20 000 retained values are all held, equal, and only then complete, proved by marker and sentinel."""
-    values = sensor_values(20_000)
-    await load(mosquitto, values)
-    async with running(config_for(mosquitto.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        assert link.values() == values
-        status = link.status
-        assert status.evidence is Evidence.MARKER
-        assert status.selectors[0].complete
-        assert status.selectors[0].digest == sum(content_digest(t.encode(), p) for t, p in values.items()) % 2**64
-        assert status.snapshot_topics == 20_000
-        assert status.snapshot_seconds is not None
-        assert status.primary == mosquitto.address
-        (complete,) = link.sink.named("complete")
-        assert complete["evidence"] == "marker"
-        assert complete["topics"] == 20_000
-        assert complete["digest"] == status.selectors[0].digest
-        assert complete["detail"] == "sentinel $SYS/broker/version"
-        assert link.sink.states() == ["connecting", "snapshot", "proving", "live"]
-        assert len(link.sink.dispatched()) == 20_000
-        assert all(changes.phase is Phase.SNAPSHOT for _, changes in link.sink.steps)
-        assert all(update[2] == 1 and update[3] for update in link.replica.values.values())
-        assert status.epoch == complete["epoch"] > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("event_loop_name", ["asyncio", "uvloop"])
-def test_200_000_retained_values_arrive(mosquitto: Mosquitto, event_loop_name: str) -> None:
-    """The full size, on both event loops; on a busy machine it may take more than one attempt."""
-    values = sensor_values(200_000)
-
-    async def take() -> None:
-        await load(mosquitto, values)
-        async with running(config_for(mosquitto.port, snapshot_quiet_s=5.0)) as link:
-            await link.wait_state(LinkState.LIVE, 100)
-            assert link.values() == values
-            assert link.status.evidence is Evidence.MARKER
-
-    if event_loop_name == "uvloop":
-        uvloop = pytest.importorskip("uvloop")
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(take())
-    else:
-        asyncio.run(take())
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -121,37 +66,6 @@ async def test_more_unacknowledged_messages_than_the_window_flow(mosquitto: Mosq
         await asyncio.to_thread(publish)
         await link.wait(lambda: len(link.replica) == 5000)
         assert link.status.state is LinkState.LIVE
-
-
-async def test_properties_are_kept(mosquitto: Mosquitto) -> None:
-    """The MQTT 5 properties of a message stay with it, in a snapshot and live."""
-
-    def publish(topic: str) -> None:
-        properties = publish_properties()
-        properties.ContentType = "text/plain"
-        properties.UserProperty = [("unit", "K")]
-        with publisher(mosquitto.port) as client:
-            publish_all(client, [(topic, b"1")], properties=properties)
-
-    await asyncio.to_thread(publish, "plant/before")
-    async with running(config_for(mosquitto.port)) as link:
-        await link.wait_state(LinkState.LIVE)
-        await asyncio.to_thread(publish, "plant/after")
-        await link.wait(lambda: len(link.replica) == 2)
-        for update in link.replica.values.values():
-            assert b"\x03\x00\x0atext/plain" in update[4]
-            assert b"\x26\x00\x04unit\x00\x01K" in update[4]
-
-
-async def test_a_full_mirror_leaves_control_topics_and_system_topics_out(mosquitto: Mosquitto) -> None:
-    """The selector `#` replicates neither control topics, of any node, nor `$SYS`."""
-    await load(mosquitto, {"a": b"1", "fanout/control/other/link/fence": b"x"})
-    async with running(config_for(mosquitto.port, Selector("#"))) as link:
-        await link.wait_state(LinkState.LIVE)
-        heartbeats = len(link.sink.named("heartbeat"))
-        await link.wait(lambda: len(link.sink.named("heartbeat")) > heartbeats + 2)
-        assert link.values() == {"a": b"1"}
-        assert {update[0] for update in link.sink.dispatched()} == {b"a"}
 
 
 async def test_live_updates_during_the_snapshot_are_not_lost(mosquitto: Mosquitto) -> None:
@@ -226,23 +140,3 @@ async def test_mqtt_3_1_1_keeps_the_retain_flag(mosquitto: Mosquitto, policy: st
         await asyncio.to_thread(publish)
         await link.wait(lambda: link.sink.payloads(b"plant/c") == [b"message"])
         assert ("plant/c" in link.values()) == (policy == "keep")
-
-
-@pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_forwarded_writes_come_back_as_updates(mosquitto: Mosquitto, qos: int) -> None:
-    """What a local client writes goes to the primary first, and returns through the subscription."""
-    selector = Selector("plant/#", qos=2, prefix="site/", writes="forward")
-    async with running(config_for(mosquitto.port, selector)) as link:
-        await link.wait_state(LinkState.LIVE)
-        verdicts = [
-            link.link.forward(
-                (b"site/plant/%d" % number, b"x", qos << 1 | 1, 1 if qos else 0, b"", None, 0), prefix=b"site/"
-            )
-            for number in range(200)
-        ]
-        for verdict in verdicts:
-            assert isinstance(verdict, asyncio.Future)
-            assert await asyncio.wait_for(verdict, 30) is ReasonCode.SUCCESS
-        await link.wait(lambda: len(link.replica) == 200)
-        assert {update[2] for update in link.replica.values.values()} == {max(1, qos)}
-        assert link.status.state is LinkState.LIVE
