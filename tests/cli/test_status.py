@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fanout.api.models import SamplingDetail
 from fanout.cli.app import app
-from tests.api.stand_in import StandInNode, live_link, ready_node, serving, syncing_node
+from tests.api.stand_in import SINCE, StandInNode, live_link, ready_node, serving, syncing_node
 from tests.cli.processes import run_fanout, run_on_terminal
 
 STATUS = """\
@@ -95,24 +95,46 @@ def test_each_reason_has_a_line(runner: CliRunner) -> None:
     assert "ready    no: link plant: down\n         link office: down\nserves " in answer.stdout
 
 
-def test_status_shows_the_last_error_and_its_hint(runner: CliRunner) -> None:
-    """What went wrong, and what to do, below the link."""
-    with serving(StandInNode(live_link(last_error="Connection refused by mqtt://127.0.0.1:1883"))) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert (
-        "error     Connection refused by mqtt://127.0.0.1:1883\n          at 2025-11-21 08:00:00 UTC\n"
-        "          Start the primary\n"
-    ) in answer.stdout
+LOST = {"last_error": "the connection was lost", "last_error_at": SINCE}
+FAILED = "error     the connection was lost\n          at 2025-11-21 08:00:00 UTC"
 
 
-def test_status_says_that_an_error_is_over(runner: CliRunner) -> None:
-    """Its hint would send a person to something that works again."""
-    link = live_link(last_error="the connection was lost").model_copy(update={"last_error_over": True, "hint": None})
-    with serving(StandInNode(link)) as url:
+@pytest.mark.parametrize(
+    ("changes", "shown", "absent"),
+    [
+        (LOST | {"last_error_over": False, "hint": "Start it"}, f"{FAILED}\n          Start it\n", "; over"),
+        (LOST | {"last_error_over": True, "hint": None}, f"{FAILED}; over, the link has been live since\n", "Start it"),
+        (
+            {"sampling": SamplingDetail(off="sample_topics is 0")},
+            "samples   0 topics asked by name, 0 differed; off: sample_topics is 0\n",
+            "stale",
+        ),
+        ({"stale_left_seconds": 41.7}, "stale     for at most 41.7 s more\n", "last known"),
+        ({"stale_seconds": 41.7}, "values    last known to be current 41.7 s ago\n", "for at most"),
+        ({"stale_seconds": 0.0}, "troubles", "last known"),
+        ({"stale_seconds": None}, "troubles", "last known"),
+        ({"count_difference": "30 there, 24 here"}, "count     30 there, 24 here\n", "error"),
+        ({"reconnects_total": 0, "truncated_total": 0, "outside_total": 0}, "primary ", "troubles"),
+    ],
+)
+def test_what_is_the_matter_with_a_link_has_a_line(
+    runner: CliRunner, changes: dict[str, object], shown: str, absent: str
+) -> None:
+    """What went wrong, with its hint while it lasts, and how far values may be trusted; nothing of it otherwise."""
+    with serving(StandInNode(live_link().model_copy(update=changes))) as url:
         answer = runner.invoke(app, ["status", url])
-    assert (
-        "error     the connection was lost\n          at 2025-11-21 08:00:00 UTC; over, the link has been live since\n"
-    ) in answer.stdout
+    assert shown in answer.stdout
+    assert absent not in answer.stdout
+
+
+@pytest.mark.parametrize(("part", "alarm"), [("log", "No space left on device"), ("retained", "the disk is full")])
+def test_what_cannot_be_written_has_a_line(runner: CliRunner, part: str, alarm: str) -> None:
+    """The reason stands where the files do."""
+    node = ready_node()
+    setattr(node, part, getattr(node, part).model_copy(update={"alarm": alarm}))
+    with serving(node) as url:
+        answer = runner.invoke(app, ["status", url])
+    assert f"alarm    {alarm}\n" in answer.stdout
 
 
 def test_an_empty_selector_says_what_else_it_may_mean(runner: CliRunner) -> None:
@@ -124,22 +146,6 @@ def test_an_empty_selector_says_what_else_it_may_mean(runner: CliRunner) -> None
             assert "0 (empty or not readable)" in runner.invoke(app, [command, url]).stdout
 
 
-def test_status_says_why_no_samples_are_taken(runner: CliRunner) -> None:
-    """Behind what they have found."""
-    off = SamplingDetail(off="sample_topics is 0")
-    with serving(StandInNode(live_link().model_copy(update={"sampling": off}))) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert "samples   0 topics asked by name, 0 differed; off: sample_topics is 0\n" in answer.stdout
-
-
-def test_status_shows_how_long_stale_values_are_served(runner: CliRunner) -> None:
-    """The reason does not, since it stays the same."""
-    stale = live_link().model_copy(update={"stale_left_seconds": 41.7})
-    with serving(StandInNode(stale)) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert "stale     for at most 41.7 s more\n" in answer.stdout
-
-
 def test_status_of_a_tap(runner: CliRunner) -> None:
     """A tap serves nobody; what it has not is not shown as zeros."""
     node = ready_node()
@@ -149,51 +155,6 @@ def test_status_of_a_tap(runner: CliRunner) -> None:
     assert "clients" not in answer.stdout
     assert "rows" not in answer.stdout
     assert "on disk" not in answer.stdout
-
-
-def test_status_shows_a_log_alarm(runner: CliRunner) -> None:
-    """A log that cannot be written says so."""
-    node = ready_node()
-    assert node.log is not None
-    node.log = node.log.model_copy(update={"alarm": "No space left on device"})
-    with serving(node) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert "alarm    No space left on device\n" in answer.stdout
-
-
-def test_status_shows_that_values_cannot_be_written(runner: CliRunner) -> None:
-    """The reason stands where the file does."""
-    node = ready_node()
-    assert node.retained is not None
-    node.retained = node.retained.model_copy(update={"alarm": "database or disk is full"})
-    with serving(node) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert "alarm    database or disk is full\n" in answer.stdout
-
-
-def test_status_shows_how_old_stale_values_are(runner: CliRunner) -> None:
-    """While they are current there is no such line."""
-    for age_s, shown in ((41.7, True), (0.0, False), (None, False)):
-        with serving(StandInNode(live_link().model_copy(update={"stale_seconds": age_s}))) as url:
-            answer = runner.invoke(app, ["status", url])
-        assert ("last known to be current" in answer.stdout) is shown
-        assert ("values    last known to be current 41.7 s ago\n" in answer.stdout) is shown
-
-
-def test_status_shows_how_the_primarys_count_differs(runner: CliRunner) -> None:
-    """With both figures."""
-    difference = "the primary counts 30, and 24 are here, 4 of its own topics among them"
-    with serving(StandInNode(live_link().model_copy(update={"count_difference": difference}))) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert f"count     {difference}\n" in answer.stdout
-
-
-def test_link_without_troubles_has_no_such_line(runner: CliRunner) -> None:
-    """Counters of trouble are shown when one of them is not zero."""
-    quiet = live_link().model_copy(update={"reconnects_total": 0, "truncated_total": 0, "outside_total": 0})
-    with serving(StandInNode(quiet)) as url:
-        answer = runner.invoke(app, ["status", url])
-    assert "troubles" not in answer.stdout
 
 
 def test_lag_known(runner: CliRunner) -> None:
