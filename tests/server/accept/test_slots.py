@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fanout.config import ServerConfig
 from fanout.server.accept.slots import ConnectionSlot, ConnectionSlots, TokenBucket
 from fanout.server.base.counters import Counters, Limit
@@ -25,47 +23,6 @@ def test_total_holds_before_the_address() -> None:
     assert (len(taken), taken.origins, counters.limits_reached[Limit.CONNECTIONS]) == (1, 1, 1)
     taken.release(slot)
     assert (len(taken), taken.origins) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        ("10.0.0.1", "10.0.0.1", True),
-        ("10.0.0.1", "10.0.0.2", False),
-        ("10.0.0.1", "::ffff:10.0.0.1", True),
-        ("2001:db8::1", "2001:db8::ffff:1", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("fe80::1%eth0", "fe80::2", True),
-        ("", "", False),
-    ],
-)
-def test_what_counts_as_one_address(first: str, second: str, same: bool) -> None:
-    """IPv4 addresses are told apart, mapped ones too; of IPv6 it is the network; without one there is no limit."""
-    taken, _ = slots(connections_per_address_max=1)
-    assert isinstance(taken.take(first, now_s=0.0), ConnectionSlot)
-    assert (taken.take(second, now_s=0.0) is Limit.CONNECTIONS_PER_ADDRESS) is same
-
-
-def test_address_that_is_known_later() -> None:
-    """A slot is counted for the address that is told, once it is; where there is no room it stays as it was."""
-    taken, counters = slots(connections_per_address_max=1)
-    first, second = taken.take("", now_s=0.0), taken.take("", now_s=0.0)
-    assert isinstance(first, ConnectionSlot)
-    assert isinstance(second, ConnectionSlot)
-    assert taken.name(first, "10.0.0.1") is None
-    assert taken.name(second, "10.0.0.1") is Limit.CONNECTIONS_PER_ADDRESS
-    taken.release(second)
-    assert (len(taken), taken.origins, counters.limits_reached[Limit.CONNECTIONS_PER_ADDRESS]) == (1, 1, 1)
-    taken.release(first)
-    assert (len(taken), taken.origins) == (0, 0)
-
-
-def test_rate_marks_a_slot() -> None:
-    """A connection that came too soon has a slot, so that it can be told."""
-    taken, counters = slots(connection_rate_max=1, connection_burst_max=1)
-    marks = [taken.take("", now_s=now_s) for now_s in (0.0, 0.5, 1.0)]
-    assert [isinstance(one, ConnectionSlot) and one.over_rate for one in marks] == [False, True, False]
-    assert (len(taken), counters.limits_reached[Limit.CONNECTION_RATE]) == (3, 1)
 
 
 def test_bucket_fills_up_to_the_burst() -> None:

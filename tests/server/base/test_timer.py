@@ -61,36 +61,6 @@ async def test_a_thing_may_ask_for_another_one() -> None:
     timer.close()
 
 
-async def test_due_actions_come_in_order_of_time() -> None:
-    """What is due comes earliest first, equal times in the order of asking; the rest stays."""
-    clock, done = ManualClock(), list[str]()
-    timer = Timer(clock)
-    for after_s, name in ((3.0, "late"), (1.0, "first"), (2.0, "second"), (2.0, "third")):
-        timer.after(after_s, partial(done.append, name))
-    clock.advance(2)
-    timer.run_due()
-    assert done == ["first", "second", "third"]
-    assert len(timer) == 1
-    timer.close()
-
-
-async def test_cancelled_deadline_is_not_due() -> None:
-    """A cancelled deadline is forgotten; cancelling twice, or after it was done, changes nothing."""
-    clock, done = ManualClock(), list[str]()
-    timer = Timer(clock)
-    first, second = (
-        timer.after(after_s, partial(done.append, name)) for after_s, name in ((1, "first"), (2, "second"))
-    )
-    first.cancel()
-    first.cancel()
-    assert len(timer) == 1
-    clock.advance(5)
-    timer.run_due()
-    second.cancel()
-    assert (done, len(timer)) == (["second"], 0)
-    timer.close()
-
-
 async def test_action_may_cancel_a_later_one() -> None:
     """What an action cancels is not done, even when it was due at the same time."""
     clock, done = ManualClock(), list[str]()

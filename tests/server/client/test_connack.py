@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from fanout.chain.stamp import StampCount
 from fanout.config import ServerConfig
-from fanout.errors import UnsupportedProtocolVersion
 from fanout.mqtt.packets import Connect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.client.connack import Terms, encode_refusal, terms_for
-from fanout.server.messages.encoding import WireVariant
-
-NEVER = 0xFFFF_FFFF
+from fanout.server.client.connack import Terms, terms_for
 
 
 def ask(connect: Connect, **settings: object) -> Terms | ReasonCode:
@@ -27,38 +23,10 @@ def accepted(connect: Connect, **settings: object) -> Terms:
     return terms
 
 
-def test_plain_mqtt_5_client_is_told_the_limits() -> None:
-    """CONNACK says what differs from the specification's defaults."""
-    terms = accepted(Connect("c", keep_alive=30))
-    assert (terms.client_id, terms.wire, terms.clean_start, terms.bridge) == ("c", WireVariant(5), True, False)
-    assert (terms.session_expiry_s, terms.keep_alive_s, terms.window, terms.will) == (0, 30, 16_384, None)
-    assert terms.properties == Properties(receive_maximum=1000, maximum_packet_size=1 << 20, topic_alias_maximum=32)
-
-
 def test_limits_at_the_defaults_are_not_said() -> None:
     """A Receive Maximum of 65,535, QoS 2 and no Topic Aliases need no property."""
     terms = accepted(Connect("c"), receive_maximum=65_535, topic_alias_max=0, packet_bytes_max=5000)
     assert terms.properties == Properties(maximum_packet_size=5000)
-
-
-def test_client_without_identifier_gets_one() -> None:
-    """The Assigned Client Identifier is told in MQTT 5 [MQTT-3.2.2-16]; MQTT 3.1.1 has one too."""
-    terms = accepted(Connect(""))
-    assert terms.client_id == terms.properties.assigned_client_identifier == "assigned"
-    assert accepted(Connect("", version=4)).client_id == "assigned"
-
-
-def test_session_expiry_is_limited() -> None:
-    """A longer Session Expiry Interval than allowed is shortened, and the client told; a shorter one is taken."""
-    for asked, granted, told in ((None, 0, None), (50, 50, None), (5000, 3600, 3600), (NEVER, 3600, 3600)):
-        terms = accepted(Connect("c", properties=Properties(session_expiry_interval=asked)))
-        assert (terms.session_expiry_s, terms.properties.session_expiry_interval) == (granted, told)
-
-
-def test_mqtt_311_session_lives_as_long_as_allowed() -> None:
-    """Clean Session 1 ends with the connection; 0 gets the longest life."""
-    assert accepted(Connect("c", version=4, clean_start=True)).session_expiry_s == 0
-    assert accepted(Connect("c", version=4, clean_start=False)).session_expiry_s == 3600
 
 
 def test_keep_alive_is_limited_where_the_client_can_be_told() -> None:
@@ -68,27 +36,6 @@ def test_keep_alive_is_limited_where_the_client_can_be_told() -> None:
         assert (terms.keep_alive_s, terms.properties.server_keep_alive) == (granted, told)
     assert accepted(Connect("c", version=4, keep_alive=90), keep_alive_max_s=60).keep_alive_s == 90
     assert accepted(Connect("c")).keep_alive_s == 0
-
-
-def test_window_is_the_smaller_of_both_limits() -> None:
-    """The client's Receive Maximum counts, up to our own limit."""
-    assert accepted(Connect("c", properties=Properties(receive_maximum=10))).window == 10
-    assert accepted(Connect("c", properties=Properties(receive_maximum=10)), inflight_max=5).window == 5
-    assert accepted(Connect("c", version=4), inflight_max=20).window == 20
-
-
-def test_maximum_packet_size_is_part_of_the_wire_variant() -> None:
-    """What the client cannot take decides what it is sent."""
-    terms = accepted(Connect("c", properties=Properties(maximum_packet_size=100)))
-    assert terms.wire == WireVariant(5, packet_bytes_max=100)
-
-
-def test_link_that_asks_for_stamps_is_promised_them() -> None:
-    """CONNACK repeats the User Property and names the node."""
-    asks = Properties(user_property=(("fanout-stamps", "1"), ("fanout-node", "m")))
-    terms = accepted(Connect("c", properties=asks))
-    assert terms.wire.stamped
-    assert terms.properties.user_property == (("fanout-stamps", "1"), ("fanout-node", "n"))
 
 
 def test_link_that_asks_for_stamps_is_told_how_many_there_are() -> None:
@@ -108,37 +55,10 @@ def test_link_that_asks_for_stamps_is_told_how_many_there_are() -> None:
         assert [value for name, value in terms.properties.user_property if name == "fanout-count"] == told
 
 
-def test_will_is_taken_along() -> None:
-    """The Will Message is made ready; one above the Maximum QoS is refused [MQTT-3.2.2-12]."""
-    will = Will(b"t", b"p", qos=2, properties=Properties(will_delay_interval=3))
-    terms = accepted(Connect("c", will=will))
-    assert terms.will is not None
-    assert terms.will.delay_s == 3
-    assert ask(Connect("c", will=will), qos_max=1) is ReasonCode.QOS_NOT_SUPPORTED
-    assert accepted(Connect("c"), qos_max=1).properties.maximum_qos == 1
-
-
 def test_authentication_method_is_refused() -> None:
     """No enhanced authentication is supported: 0x8C [MQTT-4.12.0-1]."""
     connect = Connect("c", properties=Properties(authentication_method="SCRAM"))
     assert ask(connect) is ReasonCode.BAD_AUTHENTICATION_METHOD
-
-
-def test_refusal_speaks_the_version_of_the_client() -> None:
-    """A Reason Code in MQTT 5, a return code in MQTT 3.1.1, silence where there is none or no version."""
-    assert encode_refusal(ReasonCode.QUOTA_EXCEEDED, version=5) == b"\x20\x03\x00\x97\x00"
-    assert encode_refusal(ReasonCode.QUOTA_EXCEEDED, version=4) == b"\x20\x02\x00\x03"
-    assert encode_refusal(ReasonCode.MALFORMED_PACKET, version=4) == b""
-    assert encode_refusal(ReasonCode.MALFORMED_PACKET, version=None) == b""
-
-
-def test_unknown_version_is_told_in_a_form_it_may_know() -> None:
-    """0x84 for later versions, return code 1 for earlier ones [MQTT-3.1.2-2]."""
-    code = ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
-    later = UnsupportedProtocolVersion("MQTT", 6)
-    assert encode_refusal(code, version=None, fault=later) == b"\x20\x03\x00\x84\x00"
-    earlier = UnsupportedProtocolVersion("MQIsdp", 3)
-    assert encode_refusal(code, version=None, fault=earlier) == b"\x20\x02\x00\x01"
 
 
 def test_retained_messages_that_are_not_available() -> None:

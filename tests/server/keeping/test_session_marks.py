@@ -88,19 +88,6 @@ async def test_output_waits_for_every_place() -> None:
     assert places.written == [b"1", b"2"], "nothing is left to be kept"
 
 
-async def test_marks_of_another_session_at_one_place_hold_nothing_back() -> None:
-    """Once what the client relies on is kept, it is written, though a place goes on with others."""
-    places = Places()
-    places.keepers.mark("c")
-    places.gate.write(b"1")
-    await turn()
-    places.first.marks.mark("d")
-    places.first.kept()
-    places.second.kept()
-    assert places.written == [b"1"]
-    assert (places.first.marks.kept_until < ALL, places.second.marks.kept_until) == (True, ALL)
-
-
 async def test_a_session_changed_meanwhile_is_kept_once_more() -> None:
     """One group stands for all marks since the former one; output that relies on the later ones waits for it."""
     places = Places()
@@ -117,25 +104,6 @@ async def test_a_session_changed_meanwhile_is_kept_once_more() -> None:
         place.kept()
     assert places.written == [b"1", b"2"]
     assert places.first.groups == [["c"], ["c"]]
-
-
-async def test_a_place_that_has_taken_a_session_takes_it_again() -> None:
-    """What changes once one place has it as it was is kept there too, though the other place has not begun."""
-    places = Places(qos=2)
-    places.first.marks.mark("d")
-    places.first.marks.mark("c")
-    places.gate.write(b"1")
-    places.first.marks.keep_all()
-    places.gate.write(b"2")
-    await turn()
-    assert places.second.groups == [["c"]]
-    places.second.kept()
-    places.first.kept()
-    assert places.written == [b"1"]
-    await turn()
-    assert places.first.groups == [["d", "c"], ["c"]]
-    places.first.kept()
-    assert places.written == [b"1", b"2"]
 
 
 async def test_all_that_is_marked_is_waited_for() -> None:

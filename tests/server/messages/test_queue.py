@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from fanout.server.messages import queue as message_queue
 from fanout.server.messages.encoding import Message, SharedMessage, WireVariant, message_bytes
 from fanout.server.messages.queue import MessageBatch, MessageQueue
 from tests.server.node_in_memory import update
@@ -35,19 +32,6 @@ def drain(queue: MessageQueue, piece: int = 1) -> list[int]:
     return found
 
 
-def test_queue_gives_messages_in_order() -> None:
-    """Messages come out in the order of appending, however they are taken, and the figures follow."""
-    for piece in (1, 2, 10):
-        queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
-        size = message_bytes(messages(1)[0])
-        assert queue.append(batch(1, 2, 3)) == []
-        assert queue.append(batch(4)) == []
-        assert queue.append(batch(7, 5, 6), start=1) == []
-        assert (queue.messages, queue.bytes, queue.appended_total) == (6, 6 * size, 6)
-        assert drain(queue, piece) == [1, 2, 3, 4, 5, 6]
-        assert (queue.messages, queue.bytes, queue.appended_total) == (0, 0, 6)
-
-
 def test_queue_starts_where_a_batch_starts() -> None:
     """The first batch of an empty queue may start in its middle; a batch without a rest changes nothing."""
     queue = MessageQueue(messages_max=100, bytes_max=10_000, overflow="drop_oldest")
@@ -55,18 +39,6 @@ def test_queue_starts_where_a_batch_starts() -> None:
     assert not queue
     queue.append(batch(1, 2, 3), start=2)
     assert drain(queue) == [3]
-
-
-def test_queue_is_bounded_in_bytes() -> None:
-    """Beyond the bound of bytes the oldest go; a message that alone is over it goes itself."""
-    size = message_bytes(messages(1)[0])
-    queue = MessageQueue(messages_max=100, bytes_max=2 * size, overflow="drop_oldest")
-    assert len(queue.append(batch(1, 2, 3))) == 1
-    assert queue.bytes == 2 * size
-    assert drain(queue) == [2, 3]
-    tiny = MessageQueue(messages_max=100, bytes_max=size - 1, overflow="drop_oldest")
-    assert len(tiny.append(batch(1))) == 1
-    assert not tiny
 
 
 def test_queue_full_in_bytes_drops_the_fewest_messages() -> None:
@@ -87,26 +59,6 @@ def test_queue_full_in_bytes_drops_the_fewest_messages() -> None:
         if queue and chance.random() < 0.3:
             queue.advance(1)
             model.pop(0)
-
-
-def test_queues_that_share_batches_weigh_a_message_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a message counts is found out once or twice for all queues, not by each of a thousand."""
-    weighed = 0
-
-    def weigh(message: Message) -> int:
-        nonlocal weighed
-        weighed += 1
-        return message_bytes(message)
-
-    monkeypatch.setattr(message_queue, "message_bytes", weigh)
-    size = message_bytes(messages(1000)[0])
-    queues = [MessageQueue(messages_max=1000, bytes_max=25 * size, overflow="disconnect") for _ in range(50)]
-    for number in range(20):
-        shared = batch(*range(1000 + 10 * number, 1010 + 10 * number))
-        for queue in queues:
-            queue.append(shared)
-    assert all(drain(queue, piece=5) == list(range(1175, 1200)) for queue in queues)
-    assert weighed <= 2 * 200
 
 
 def one(number: int, *, topic: bytes = b"t", qos: int = 0, retain: bool = True) -> Message:
@@ -145,12 +97,6 @@ def test_slow_session_gets_everything_else_message_by_message() -> None:
     assert (newest, count) == ({b"u": one(4, topic=b"u"), b"v": one(5, topic=b"v")}, 3)
 
 
-def test_slow_session_shares_a_batch_of_which_nothing_is_conflated() -> None:
-    """Such a batch is queued itself, so that its frames are used by all."""
-    whole = MessageBatch([one(1, retain=False), one(2, retain=False)], wire=WIRE)
-    assert whole.conflated() == ({}, 0, whole)
-
-
 def overflowing(*, messages_max: int = 3, bytes_max: int = 10_000) -> MessageQueue:
     """Make a queue that drops nothing at QoS 1 and 2."""
     return MessageQueue(messages_max=messages_max, bytes_max=bytes_max, overflow="disconnect")
@@ -161,21 +107,6 @@ def test_queue_overflows_in_bytes() -> None:
     queue = overflowing(messages_max=100, bytes_max=2 * message_bytes(messages(1)[0]))
     assert (queue.append(batch(1, 2, qos=1)), queue.overflowed) == ([], False)
     assert (queue.append(batch(3, qos=1)), queue.overflowed) == ([], True)
-
-
-def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
-    """When the oldest may not go, a message at QoS 0 goes itself; one at QoS 1 beside it is kept."""
-    size = message_bytes(messages(1)[0])
-    for first in (0, 1):
-        queue = overflowing()
-        queue.append(batch(1, 2, qos=1), start=first)
-        whole = MessageBatch(messages(9) + messages(3) + messages(4, qos=1) + messages(5, 6), wire=WIRE)
-        dropped = queue.append(whole, start=1)
-        assert [int(message[0][1]) for message in dropped] == [3, 5, 6]
-        assert not queue.overflowed
-        assert (queue.messages, queue.bytes) == (3 - first, (3 - first) * size)
-        assert queue.appended_total == queue.messages
-        assert drain(queue) == [1, 2, 4][first:]
 
 
 def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:

@@ -6,7 +6,6 @@ import gc
 import sys
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from types import FrameType
 
 from hypothesis import given
@@ -42,22 +41,6 @@ def test_index_knows_who_is_subscribed_to_a_very_filter() -> None:
     index.change(second, added={}, removed=[b"a/+"])
     assert not index.has(b"a/+")
     assert index.has(b"#")
-
-
-def test_lone_member_keeps_its_audience() -> None:
-    """A member without company changes its audience in place, and finds an equal one when there is one."""
-    index = AudienceIndex()
-    lone = subscribed(index, b"a")
-    audience = lone.audience
-    index.change(lone, added={b"b": options(1)}, removed=[b"a"])
-    assert lone.audience is audience
-    assert index.routes(b"a") == ((), ())
-    assert index.routes(b"b")[0][0].encoding.qos_max == 1
-    other = subscribed(index, b"c")
-    index.change(lone, added={b"c": options()}, removed=[b"b"])
-    assert lone.audience is other.audience
-    assert index.count == 1
-    assert index.routes(b"b") == ((), ())
 
 
 def test_equal_fingerprints_do_not_join_different_subscriptions() -> None:
@@ -99,18 +82,6 @@ def test_member_is_placed_by_what_can_be_written() -> None:
     assert peer.read() == b"\xd0\0"
     present.disconnect()
     assert (list(audience.direct), list(audience.queued)) == ([], [absent, present])
-
-
-def test_equal_encodings_are_one_object_side_by_side() -> None:
-    """Routes of different audiences that give equal bytes share their encoding, and follow each other."""
-    index = AudienceIndex()
-    for number in range(6):
-        subscribed(index, b"#", b"own/%d" % number, wire=V4 if number % 2 else V5)
-    routes = index.routes(b"x")[0]
-    encodings = [route.encoding for route in routes]
-    assert len(routes) == 6
-    assert len({id(encoding) for encoding in encodings}) == 2
-    assert sum(a is not b for a, b in pairwise(encodings)) == 1
 
 
 def test_route_cache_is_bounded_and_dropped_on_change() -> None:

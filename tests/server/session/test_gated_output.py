@@ -66,22 +66,6 @@ def test_nothing_waits_while_everything_is_written() -> None:
     assert output.marks.waiting == []
 
 
-def test_output_waits_for_a_mark_and_keeps_its_order() -> None:
-    """What comes behind one that waits does so too, even when its own mark is written."""
-    output = Output()
-    output.marks.mark("c")
-    output.gate.write(b"1")
-    output.marks.mark("c")
-    output.gate.write(b"2")
-    output.marks.write(1)
-    output.gate.write(b"3")
-    assert output.written == [b"1"]
-    output.marks.write(2)
-    assert output.written == [b"1", b"23"]
-    output.gate.write(b"4")
-    assert output.written == [b"1", b"23", b"4"]
-
-
 def test_at_qos_2_each_write_is_marked() -> None:
     """Also when the subscription is gone: messages may be in flight still."""
     output = Output(qos=2)

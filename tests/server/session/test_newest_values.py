@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import sys
-
-import pytest
 
 from fanout.server.base.counters import Counters
 from fanout.server.messages.encoding import Message
-from fanout.server.session import newest_values as module
 from fanout.server.session.newest_values import DEFERRED_FROM, UNMERGED_MAX, NewestValues
 from tests.server.node_in_memory import update
 
@@ -51,20 +47,6 @@ def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
     assert counters.conflated == 1
 
 
-def test_sealing_again_merges() -> None:
-    """What is sealed later follows what is sealed already, one value a topic."""
-    counters = Counters()
-    values = NewestValues(counters=counters)
-    put(values, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
-    values.seal(0)
-    assert take(values) == [b"a1"]
-    put(values, message(b"a", b"a2"), message(b"c", b"c2"))
-    values.seal(0)
-    assert values.sealed == len(values) == 3
-    assert drain(values) == [b"b1", b"a2", b"c2"]
-    assert counters.conflated == 1
-
-
 def test_what_is_taken_at_once_is_bounded() -> None:
     """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
     counters = Counters()
@@ -99,33 +81,6 @@ def do(values: NewestValues, step: int, batch: dict[bytes, Message], one: Messag
     elif values.sealed:
         return values.turn, take(values, newest=position % 2 == 0, messages_max=1 + position % 3)
     return None
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_merging_later_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is put, sealed, taken, taken out and superseded: it is as if everything were merged at once."""
-    chance = random.Random(seed)
-    counters = Counters(), Counters()
-    eager, lazy = (NewestValues(counters=each) for each in counters)
-    monkeypatch.setattr(module, "_limit", lambda _: chance.randrange(5, 40))
-    lazy._limit = 10
-    position = 0
-    for _ in range(400):
-        topics = [b"%d" % chance.randrange(60) for _ in range(chance.randrange(1, 8))]
-        one = message(chance.choice(topics), b"%d" % position)
-        batch = {topic: message(topic, b"%d" % position) for topic in topics}
-        position += 1
-        step = chance.randrange(10)
-        monkeypatch.setattr(module, "DEFERRED_FROM", sys.maxsize)
-        result = do(eager, step, batch, one, position)
-        monkeypatch.setattr(module, "DEFERRED_FROM", 3)
-        assert do(lazy, step, batch, one, position) == result
-        assert lazy.topics <= len(eager) <= len(lazy)
-    eager.seal(position)
-    lazy.seal(position)
-    assert drain(lazy) == drain(eager)
-    assert not lazy
-    assert counters[0].conflated == counters[1].conflated > 0
 
 
 def test_clients_that_are_slow_together_do_not_grow_together() -> None:

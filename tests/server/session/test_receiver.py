@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from fanout.mqtt.decoder import AckRun, Decoder, PublishRow
 from fanout.mqtt.packets import PacketType
 from fanout.mqtt.reason_codes import ReasonCode
@@ -54,37 +52,6 @@ def acks(data: bytes, version: int = 5) -> list[tuple[PacketType, int, int]]:
     return found
 
 
-def test_answers_come_in_the_order_of_the_messages() -> None:
-    """PUBACK for QoS 1, PUBREC for QoS 2, nothing for QoS 0, in order [MQTT-4.6.0-2], each with its code."""
-    receiver = SessionReceiver(version=5, counters=Counters())
-    rows = [row(0, 0), row(1), row(2, 2), row(3, 2), row(4), row(5), row(6, 2)]
-    assert accept(receiver, *rows) == rows
-    receiver.note_verdicts(rows, [NO, OK, OK, NO, NO, OK, OK])
-    assert acks(receiver.take_acks()[0]) == [
-        (PacketType.PUBACK, 1, 0),
-        (PacketType.PUBREC, 2, 0),
-        (PacketType.PUBREC, 3, NO),
-        (PacketType.PUBACK, 4, NO),
-        (PacketType.PUBACK, 5, 0),
-        (PacketType.PUBREC, 6, 0),
-    ]
-    assert receiver.unanswered == 0
-
-
-def test_late_verdict_holds_back_later_answers() -> None:
-    """Nothing overtakes a message whose verdict has not come; one at QoS 0 is waited for by nobody."""
-    receiver = SessionReceiver(version=5, counters=Counters())
-    late, unheard = Later(), Later()
-    rows = [row(1), row(2), row(0, 0), row(3)]
-    accept(receiver, *rows)
-    receiver.note_verdicts(rows, [OK, late, unheard, OK])
-    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBACK, 1, 0)]
-    assert receiver.unanswered == 2
-    assert receiver.take_acks() == (b"", False)
-    late.code = NO
-    assert acks(receiver.take_acks()[0]) == [(PacketType.PUBACK, 2, NO), (PacketType.PUBACK, 3, 0)]
-
-
 def test_qos_2_duplicate_of_an_unanswered_message_is_answered_once() -> None:
     """A duplicate that comes before the verdict waits for the same answer."""
     receiver = SessionReceiver(version=5, counters=Counters())
@@ -108,48 +75,6 @@ async def test_a_message_whose_answer_waits_for_the_disk_is_received() -> None:
     assert acks(receiver.take_acks()[0]) == []
     kept.set_result(ReasonCode.SUCCESS)
     assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 1, 0)]
-
-
-def test_unknown_pubrel_is_told_in_mqtt_5_and_counted() -> None:
-    """An unknown Packet Identifier is answered with 0x92; in MQTT 3.1.1, which has no code, with PUBCOMP."""
-    counters = Counters()
-    receiver = SessionReceiver(version=5, counters=counters)
-    accept(receiver, row(2, 2), row(3, 2))
-    assert acks(receiver.release([1, 2, 9, 3])) == [
-        (PacketType.PUBCOMP, 1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
-        (PacketType.PUBCOMP, 2, 0),
-        (PacketType.PUBCOMP, 9, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
-        (PacketType.PUBCOMP, 3, 0),
-    ]
-    assert counters.unknown_releases == 2
-    assert acks(SessionReceiver(version=4, counters=counters).release([1, 2]), 4) == [
-        (PacketType.PUBCOMP, 1, 0),
-        (PacketType.PUBCOMP, 2, 0),
-    ]
-    assert counters.unknown_releases == 4
-
-
-def test_receive_maximum_is_enforced_in_mqtt_5() -> None:
-    """A PUBLISH beyond the Receive Maximum is a fault; those before it count [MQTT-3.3.4-9]."""
-    receiver = SessionReceiver(version=5, counters=Counters())
-    rows = [row(1), row(2), row(3)]
-    fresh, fault = receiver.accept(rows, qos_max=2, receive_maximum=2)
-    assert fresh == rows
-    assert fault is not None
-    assert fault.reason_code is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
-    assert SessionReceiver(version=4, counters=Counters()).accept(rows, qos_max=2, receive_maximum=2) == (rows, None)
-
-
-@pytest.mark.parametrize(("verdict", "closes"), [(NO, True), (ReasonCode.SERVER_UNAVAILABLE, False)])
-def test_refusal_cannot_be_said_in_mqtt_311(verdict: ReasonCode, closes: bool) -> None:
-    """The answers before it are given; then the connection must be closed."""
-    receiver = SessionReceiver(version=4, counters=Counters())
-    rows = [row(1), row(2)]
-    accept(receiver, *rows)
-    receiver.note_verdicts(rows, [OK, verdict])
-    data, must_close = receiver.take_acks(closes_at_refusal=closes)
-    assert acks(data, 4) == [(PacketType.PUBACK, 1, 0)]
-    assert must_close
 
 
 def test_new_connection_begins_with_an_empty_count() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from fanout.replica.update import Update
 from fanout.server.messages.encoding import WireVariant
-from fanout.server.session.retained_delivery import EMPTY_PIECE_COST
 from tests.server.core_pieces import Values, options
 from tests.server.node_in_memory import update
 
@@ -20,17 +16,6 @@ VALUES = [
 def values() -> Values:
     """Return a store of the values."""
     return Values({value[0]: value for value in VALUES})
-
-
-def test_messages_have_retain_and_the_lower_qos() -> None:
-    """Retained messages carry RETAIN 1 [MQTT-3.3.1-8], the lower QoS, and the subscription's identifier."""
-    delivery = values().delivery(b"t/#", options(1, identifier=6))
-    delivery.take(1)
-    expected = [(value, min(value[2], 1), True, (6,)) for value in VALUES]
-    assert [delivery.message(value) for value in VALUES] == expected
-    batch = delivery.batch(VALUES, wire=WireVariant(5))
-    assert batch is not None
-    assert batch.messages == expected
 
 
 def test_only_whole_pieces_are_shared() -> None:
@@ -75,16 +60,3 @@ def test_more_topics_than_the_limit_are_not_named() -> None:
     delivery = store.delivery(b"t/#", options())
     delivery.take(1)
     assert delivery.topics_left(1) is None
-
-
-def test_a_long_search_for_topics_is_given_up() -> None:
-    """Steps that find nothing count too, so that the event loop does not wait for them."""
-
-    class Sparse(Values):
-        def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
-            yield from ([VALUES[0]], [], [VALUES[1]])
-
-    for limit, expected in ((EMPTY_PIECE_COST, None), (EMPTY_PIECE_COST + 1, (b"t/2",))):
-        delivery = Sparse({}).delivery(b"t/#", options())
-        delivery.take(1)
-        assert delivery.topics_left(limit) == expected

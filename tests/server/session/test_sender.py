@@ -110,48 +110,6 @@ def test_value_whose_message_was_dropped_comes_as_retained() -> None:
     assert counters.dropped[DropReason.QUEUE_FULL] == 1
 
 
-def test_ping_waits_for_retained_messages_and_what_replaced_them() -> None:
-    """PINGRESP comes behind the retained messages of the SUBSCRIBE before it, and the live ones that waited."""
-    peer = Peer(make_session())
-    session = peer.session
-    assert session.sender.ping()
-    new = message(b"new", topic=b"b")
-    deliver(peer, update(b"a", b"old"), new[0])
-    assert not session.sender.ping()
-    assert not session.sender.ping()
-    session.enqueue(batch(new))
-    peer.take(messages_max=1)
-    assert peer.read() == publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b") + PINGRESP * 2
-    assert session.sender.ping()
-
-
-def test_ping_does_not_wait_for_acknowledgements() -> None:
-    """A session that waits for its client answers PINGREQ at once [MQTT-3.3.4-10]."""
-    peer = Peer(make_session(), window=1)
-    session = peer.session
-    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
-    assert not session.sender.ping()
-    peer.take()
-    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + PINGRESP
-    assert session.sender.ping()
-    session.acknowledge(ack(PacketType.PUBACK, 1))
-    peer.take()
-    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b")
-
-
-def test_ping_of_a_link_is_never_early() -> None:
-    """A session with stamps, which is a fanout link, gets PINGRESP in its turn: it is evidence there."""
-    peer = Peer(make_session(wire=WireVariant(5, stamped=True)), window=1)
-    session = peer.session
-    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
-    peer.take()
-    assert not session.sender.ping()
-    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a")
-    session.acknowledge(ack(PacketType.PUBACK, 1))
-    peer.take()
-    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b") + PINGRESP
-
-
 def test_ping_behind_an_acknowledgement_waits_again() -> None:
     """As soon as the client has acknowledged, or subscribed anew, a PINGREQ takes its turn."""
     peer = Peer(make_session(), window=1)
@@ -164,22 +122,6 @@ def test_ping_behind_an_acknowledgement_waits_again() -> None:
     assert session.sender.ping()
     session.acknowledge(ack(PacketType.PUBACK, 1))
     assert not session.sender.ping()
-
-
-def test_ping_waits_for_what_replaced_retained_messages() -> None:
-    """A PINGREQ that comes when retained messages are through waits for the live ones that took a place."""
-    peer = Peer(make_session())
-    new = message(b"new", topic=b"b")
-    deliver(peer, update(b"a", b"old"), new[0])
-    peer.session.enqueue(batch(new))
-    peer.session.enqueue(batch(message(b"later", topic=b"c", qos=1)))
-    peer.take_piece(messages_max=1)
-    peer.take_piece(messages_max=1)
-    assert not peer.session.sender.ping()
-    peer.take()
-    expected = publish(b"old", flags=1, topic=b"a") + publish(b"new", topic=b"b")
-    assert peer.read() == expected + publish(b"later", 1, 1, topic=b"c") + PINGRESP
-    assert peer.session.sender.ping()
 
 
 def test_retained_messages_of_an_ended_subscription_stop() -> None:
@@ -219,20 +161,6 @@ def test_subscribing_again_starts_retained_messages_again() -> None:
     assert peer.read() == first + first + second + PINGRESP
 
 
-def test_expired_message_is_dropped_from_the_queue() -> None:
-    """A message that expired while it waited is dropped and counted [MQTT-3.3.2-5]; others tell what is left."""
-    counters = Counters()
-    peer = Peer(make_session(counters=counters))
-    peer.session.pause()
-    second_ns = 1_000_000_000
-    one = batch(*(message(b"%d" % n, expires_ns=at * second_ns, retain=False) for n, at in ((1, 1), (2, 9))))
-    peer.session.enqueue(one)
-    peer.session.resume()
-    peer.take(now_ns=4 * second_ns)
-    assert peer.read() == b"\x30\x0a\x00\x01t\x05\x02\x00\x00\x00\x052"
-    assert counters.dropped[DropReason.EXPIRED] == 1
-
-
 def test_packet_over_the_maximum_size_is_not_sent() -> None:
     """A PUBLISH over the client's Maximum Packet Size is dropped and counted [MQTT-3.1.2-25]."""
     counters = Counters()
@@ -259,26 +187,6 @@ def test_message_too_large_for_the_new_connection_is_completed() -> None:
     assert peer.read() == publish(b"y", 1, 3, flags=8)
     assert counters.dropped[DropReason.PACKET_TOO_LARGE] == 2
     assert len(session.sender.inflight.outbound) == 1
-
-
-def test_unsent_messages_are_those_that_wait_or_are_in_flight() -> None:
-    """What an end of the session would lose is what was not completed and what was not sent."""
-    peer = Peer(make_session(), window=1)
-    peer.session.send(batch(message(b"1", qos=1), message(b"2", qos=1), message(b"3", qos=1)), now_ns=0)
-    assert peer.session.sender.unsent == 3
-
-
-def test_newest_values_do_not_outlive_the_connection() -> None:
-    """A value that waited at QoS 0 is dropped with the connection, and counted: a newer one may be missed."""
-    counters = Counters()
-    peer = Peer(make_session(counters=counters))
-    peer.session.pause()
-    peer.session.enqueue(batch(message(b"1", topic=b"a"), message(b"1", topic=b"b"), message(b"2", qos=1)))
-    peer.session.disconnect()
-    peer.connect()
-    peer.take()
-    assert peer.read() == publish(b"2", 1, 1)
-    assert counters.dropped[DropReason.DISCONNECTED] == 2
 
 
 def deliver_piece(store: Values, *peers: Peer, granted: SubscriptionOptions | None = None) -> None:
@@ -320,24 +228,6 @@ def test_joiner_with_live_messages_waiting_gets_the_rest_of_a_piece() -> None:
     ]
 
 
-def test_pieces_at_qos_1_have_their_own_identifiers_and_windows() -> None:
-    """A shared piece at QoS 1 stops where a window is full, and goes on with the values of that time."""
-    counters = Counters()
-    narrow, wide = Peer(make_session(counters=counters), window=2), Peer(make_session(counters=counters))
-    store = Values({topic: update(topic, b"1", qos=1) for topic in (b"a", b"b", b"c", b"d")})
-    deliver_piece(store, narrow, wide, granted=options(1))
-    for peer in (narrow, wide):
-        peer.take()
-    assert narrow.session.sender.inflight.blocked
-    assert narrow.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + publish(b"1", 1, 2, flags=1, topic=b"b")
-    assert wide.read().count(b"\x33") == 4
-    store.values[b"c"] = update(b"c", b"2")
-    narrow.session.acknowledge(ack(PacketType.PUBACK, 1, 2))
-    narrow.take()
-    assert narrow.read() == publish(b"2", flags=1, topic=b"c") + publish(b"1", 1, 3, flags=1, topic=b"d")
-    assert counters.deliveries == 8
-
-
 def test_values_that_cannot_be_shared_come_within_the_limits() -> None:
     """A piece of large or expiring values is divided, and what has expired meanwhile is left out [MQTT-3.3.2-5]."""
     peer = Peer(make_session())
@@ -377,20 +267,3 @@ def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
     peer.take()
     expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
     assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
-
-
-def test_window_holds_back_what_needs_an_acknowledgement() -> None:
-    """Beyond the window messages wait, later ones at QoS 0 too; acknowledgements let them go in order."""
-    peer = Peer(make_session(), window=2)
-    session = peer.session
-    one = batch(message(b"1", qos=1), message(b"2", qos=2), message(b"3", qos=1), message(b"4"))
-    assert session.send(one, now_ns=0) == publish(b"1", 1, 1) + publish(b"2", 2, 2)
-    assert session.sender.inflight.blocked
-    assert session.write is None
-    session.enqueue(batch(message(b"5")))
-    peer.take()
-    assert peer.read() == b""
-    assert session.acknowledge(ack(PacketType.PUBACK, 1)) == b""
-    peer.take()
-    assert peer.read() == publish(b"3", 1, 3) + publish(b"4") + publish(b"5")
-    assert session.write is not None
