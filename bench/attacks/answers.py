@@ -15,24 +15,13 @@ from fanout.durable.ownership.copy_messages import (
     decode_copy_answer,
     decode_inherit_answer,
 )
-from fanout.durable.ownership.move_messages import (
-    FETCH_ANSWER_BYTES_MAX,
-    SHORT_ANSWER_BYTES_MAX,
-    TAKE_ANSWER_BYTES_MAX,
-    decode_claim_answers,
-    decode_fetch_answers,
-    decode_piece_answers,
-    decode_take_answers,
-)
+from fanout.durable.ownership.move_messages import CLAIM, FETCH, PIECE, TAKE
 
 __all__ = ["NEEDS", "run"]
 
 NEEDS = ()
 _READERS: Final[tuple[tuple[Callable[[bytes], object], int], ...]] = (
-    (decode_fetch_answers, FETCH_ANSWER_BYTES_MAX),
-    (decode_piece_answers, SHORT_ANSWER_BYTES_MAX),
-    (decode_take_answers, TAKE_ANSWER_BYTES_MAX),
-    (decode_claim_answers, SHORT_ANSWER_BYTES_MAX),
+    *((call.decode_answers, call.answer_bytes_max) for call in (FETCH, PIECE, TAKE, CLAIM)),
     (decode_copy_answer, COPY_BYTES_MAX),
     (decode_inherit_answer, DOCUMENT_BYTES_MAX),
 )

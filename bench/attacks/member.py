@@ -12,7 +12,7 @@ import httpx
 from bench.attacks.ordinary import connect, metrics, observe, resident_mib
 from bench.attacks.target import Target, Verdict
 from fanout.durable.ownership.copy_messages import COPY_PATH, INHERIT_PATH
-from fanout.durable.ownership.move_messages import CLAIM_PATH, FETCH_PATH
+from fanout.durable.ownership.move_messages import CLAIM, FETCH
 from fanout.pool.member_facts import ASKER_HEADER, PROTOCOL, PROTOCOL_HEADER
 
 __all__ = ["NEEDS", "run"]
@@ -43,10 +43,10 @@ async def run(target: Target) -> Verdict:
         ghost = ["ghost", *wrong[1:]]
         many = [{}, [[f"held-{number}", _FAR, "liar"] for number in range(1_000)]]
         for path, question, times in (
-            (CLAIM_PATH, far, 20),
+            (CLAIM.path, far, 20),
             (INHERIT_PATH, wrong, 20),
             (INHERIT_PATH, ghost, 20),
-            (FETCH_PATH, many, target.scaled(_FETCHES)),
+            (FETCH.path, many, target.scaled(_FETCHES)),
         ):
             for _ in range(times):
                 with contextlib.suppress(httpx.HTTPError):

@@ -27,8 +27,12 @@ from fanout.durable.moving.own_markers import MARKER_S
 from fanout.durable.ownership.epochs import Epoch
 from fanout.durable.ownership.ledger import PROMISE_S, SessionLedger
 from fanout.durable.ownership.move_messages import (
+    COMMIT,
+    FETCH,
+    PIECE,
     PIECES_BYTES_MAX,
     SESSION_BYTES_MAX,
+    TAKE,
     ClaimQuestion,
     Fetched,
     Holding,
@@ -37,14 +41,6 @@ from fanout.durable.ownership.move_messages import (
     SessionQuestion,
     Subscription,
     TakeQuestion,
-    decode_fetch_request,
-    decode_piece_request,
-    decode_request,
-    decode_take_request,
-    encode_commit_answers,
-    encode_fetch_answers,
-    encode_piece_answers,
-    encode_take_answers,
 )
 from fanout.durable.ownership.ownership import (
     Answer,
@@ -79,7 +75,7 @@ _VALUES_BYTES_MAX: Final = 2 << 20
 _SUBSCRIPTIONS_MAX: Final = 5_000
 """Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
 _FILTERS_BYTES_MAX: Final = 4 << 20
-"""Characters of their Topic Filters, likewise: an answer has `TAKE_ANSWER_BYTES_MAX`."""
+"""Characters of their Topic Filters, likewise: an answer has a bound."""
 
 _Asked = TypeVar("_Asked", TakeQuestion, ClaimQuestion)
 
@@ -350,7 +346,7 @@ class HolderAnswers:
         """Answer TAKE: promise the sessions that are here."""
         answers: list[Holding] = []
         subscriptions = size = 0
-        async for question in in_turns(admitted(decode_take_request(body), self._ledger)):
+        async for question in in_turns(admitted(TAKE.decode(body), self._ledger)):
             holding = Holding(Answer(Reply.BUSY), ())
             full = subscriptions >= _SUBSCRIPTIONS_MAX or size >= _FILTERS_BYTES_MAX
             if not full or not self._ledger.is_here(question.client_id):
@@ -358,36 +354,37 @@ class HolderAnswers:
             subscriptions += len(holding.subscriptions)
             size += sum(len(one.topic_filter) for one in holding.subscriptions)
             answers.append(holding)
-        return encode_take_answers(answers)
+        return TAKE.encode_answers(answers)
 
     async def answer_fetch(self, asker: str, body: bytes) -> bytes:
         """Answer FETCH: wait for the markers, and give the values of promised sessions."""
-        questions, markers = decode_fetch_request(body)
+        questions = FETCH.decode(body)
+        markers = questions[0].markers if questions else {}
         passed = await self._passed.wait(asker, markers, timeout_s=MARKER_S)
         answers: list[Fetched] = []
         size = 0
         async for question in in_turns(questions):
             fetched = Fetched("later")
             if size < _VALUES_BYTES_MAX:
-                fetched = self._ledger.freeze(question, markers if passed else {})
+                fetched = self._ledger.freeze(question._replace(markers=markers if passed else {}))
             size += len(fetched.value)
             answers.append(fetched)
-        return encode_fetch_answers(answers)
+        return FETCH.encode_answers(answers)
 
     async def answer_piece(self, asker: str, body: bytes) -> bytes:
         """Answer PIECE: give pieces of the values of long sessions that were fetched."""
         answers: list[Piece] = []
         left = PIECES_BYTES_MAX
-        for question in decode_piece_request(body):
+        for question in PIECE.decode(body):
             answers.append(self._ledger.piece(question, bytes_max=left))
             left -= len(answers[-1].data)
-        return encode_piece_answers(answers)
+        return PIECE.encode_answers(answers)
 
     async def answer_commit(self, asker: str, body: bytes) -> bytes:
         """Answer COMMIT: the sessions that were fetched are the other member's from now on."""
-        committed = [self._ledger.commit(question) async for question in in_turns(decode_request(body))]
+        committed = [self._ledger.commit(question) async for question in in_turns(COMMIT.decode(body))]
         await self._host.on_disk()  # or a restart here would bring back what the other member has
-        return encode_commit_answers(committed)
+        return COMMIT.encode_answers(committed)
 
 
 def admitted(questions: Sequence[_Asked], ledger: SessionLedger) -> Sequence[_Asked]:

@@ -7,7 +7,7 @@ member in `move`, and those of a member that leaves in `hand_over`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -24,14 +24,7 @@ from fanout.durable.moving.passed_markers import PassedMarkers
 from fanout.durable.moving.returned import ReturnedSessions
 from fanout.durable.ownership.epochs import Epoch, encode_epoch
 from fanout.durable.ownership.ledger import SessionFigures, SessionLedger
-from fanout.durable.ownership.move_messages import (
-    ClaimAnswer,
-    ClaimQuestion,
-    decode_claim_request,
-    decode_take_request,
-    encode_claim_answers,
-    encode_commit_answers,
-)
+from fanout.durable.ownership.move_messages import CLAIM, COMMIT, FETCH, OFFER, PIECE, TAKE, ClaimAnswer, ClaimQuestion
 from fanout.durable.ownership.ownership import Choice
 from fanout.durable.ownership.ports import CopyFigures, Markers, Others, SessionHost
 from fanout.pool.membership import AskFailed
@@ -99,8 +92,16 @@ class SessionPool:
         self.ledger.go_on = self._go_on
         context = MoveContext(node, self.ledger, host, others, self._calls, self._passed, clock, logger)
         self._arrivals = Arrivals(context, came=self._came, begins_when_unknown=begins_when_unknown)
-        self.holder_answers = HolderAnswers(context)
-        """Answers to TAKE, FETCH, PIECE and COMMIT of other members."""
+        holder = HolderAnswers(context)
+        self.handlers: Mapping[str, Callable[[str, bytes], Awaitable[bytes]]] = {
+            TAKE.path: holder.answer_take,
+            FETCH.path: holder.answer_fetch,
+            PIECE.path: holder.answer_piece,
+            COMMIT.path: holder.answer_commit,
+            CLAIM.path: self._answer_claim,
+            OFFER.path: self._answer_offer,
+        }
+        """What answers requests of other members, by path, given the member and the request."""
         self._returned = ReturnedSessions(context)
         self._fence = Fence(context, returned=self._returned)
         self._hand_over = HandOver(context)
@@ -247,21 +248,21 @@ class SessionPool:
 
     # For the other members: the handlers of their requests.
 
-    async def answer_offer(self, asker: str, body: bytes) -> bytes:
+    async def _answer_offer(self, asker: str, body: bytes) -> bytes:
         """Answer OFFER: begin to take the sessions, as far as there is room."""
         answers = []
-        for client_id, _, user, superuser, anyone, _ in admitted(decode_take_request(body), self.ledger):
+        for client_id, _, user, superuser, anyone, _ in admitted(OFFER.decode(body), self.ledger):
             is_free = not self.is_leaving and client_id not in self.ledger.moves
             taken = is_free and self._arrivals.start(
                 client_id, user=user, superuser=superuser, anyone=anyone, is_offered=True
             )
             answers.append(bool(taken))
-        return encode_commit_answers(answers)
+        return OFFER.encode_answers(answers)
 
-    async def answer_claim(self, asker: str, body: bytes) -> bytes:
+    async def _answer_claim(self, asker: str, body: bytes) -> bytes:
         """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
-        questions = admitted(decode_claim_request(body), self.ledger)
-        return encode_claim_answers([self.ledger.claimed(question) async for question in in_turns(questions)])
+        questions = admitted(CLAIM.decode(body), self.ledger)
+        return CLAIM.encode_answers([self.ledger.claimed(question) async for question in in_turns(questions)])
 
     # Its own: what begins here is told to the others.
 

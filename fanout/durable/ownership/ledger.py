@@ -7,7 +7,7 @@ sessions here. The rules are in `ownership` and `copy_rules`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -20,6 +20,7 @@ from fanout.durable.ownership.move_messages import (
     ClaimAnswer,
     ClaimQuestion,
     Fetched,
+    FetchQuestion,
     Holding,
     Piece,
     PieceQuestion,
@@ -299,9 +300,9 @@ class SessionLedger:
         self._record(client_id).is_lost = True
         self._renew(client_id)
 
-    def freeze(self, question: SessionQuestion, markers: Mapping[str, str]) -> Fetched:
-        """Return the value of a promised session, with the messages before the markers, which are by link."""
-        client_id, epoch = question
+    def freeze(self, question: FetchQuestion) -> Fetched:
+        """Return the value of a promised session, with the messages before the markers."""
+        client_id, epoch, markers = question
         own, given = fetch(self.get(client_id), epoch)
         if not given or own is None:
             return Fetched("gone")

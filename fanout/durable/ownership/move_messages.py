@@ -1,36 +1,36 @@
 """Messages by which sessions move between members, and their form on the wire (core).
 
-All are requests with an answer, each for many sessions. They are JSON, but for the values of sessions in the answer to
-FETCH, which are bytes behind their length. Nothing of a peer's bytes is believed before its form is checked.
+All are requests with an answer, each for many sessions, and each kind is one `Call`. A question or an answer is a row
+of JSON with its fields in order, those of the values in it among them. The values of sessions in the answers to FETCH
+and PIECE are bytes behind their length. Nothing of a peer's bytes is believed before its form is checked.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from fanout.durable.ownership.epochs import Epoch, is_epoch_node
 from fanout.durable.ownership.ownership import Answer, Owner, Reply
 from fanout.peer_text import read_document
 
 __all__ = [
-    "CLAIM_PATH",
-    "COMMIT_PATH",
-    "FETCH_ANSWER_BYTES_MAX",
-    "FETCH_PATH",
-    "OFFER_PATH",
+    "CLAIM",
+    "COMMIT",
+    "FETCH",
+    "OFFER",
+    "PIECE",
     "PIECES_BYTES_MAX",
-    "PIECE_PATH",
     "REQUEST_BYTES_MAX",
     "SESSION_BYTES_MAX",
-    "SHORT_ANSWER_BYTES_MAX",
-    "TAKE_ANSWER_BYTES_MAX",
-    "TAKE_PATH",
+    "TAKE",
+    "Call",
     "ClaimAnswer",
     "ClaimQuestion",
+    "FetchQuestion",
     "Fetched",
     "Holding",
     "Piece",
@@ -38,34 +38,8 @@ __all__ = [
     "SessionQuestion",
     "Subscription",
     "TakeQuestion",
-    "decode_claim_answers",
-    "decode_claim_request",
-    "decode_commit_answers",
-    "decode_fetch_answers",
-    "decode_fetch_request",
-    "decode_piece_answers",
-    "decode_piece_request",
-    "decode_request",
-    "decode_take_answers",
-    "decode_take_request",
-    "encode_claim_answers",
-    "encode_claim_request",
-    "encode_commit_answers",
-    "encode_fetch_answers",
-    "encode_fetch_request",
-    "encode_piece_answers",
-    "encode_piece_request",
-    "encode_request",
-    "encode_take_answers",
-    "encode_take_request",
 ]
 
-TAKE_PATH: Final = "/pool/take"
-FETCH_PATH: Final = "/pool/fetch"
-COMMIT_PATH: Final = "/pool/commit"
-CLAIM_PATH: Final = "/pool/claim"
-OFFER_PATH: Final = "/pool/offer"
-PIECE_PATH: Final = "/pool/piece"
 REQUEST_BYTES_MAX: Final = 1 << 20
 """Longest request: a chunk of questions has at most half of it."""
 _QUESTIONS_MAX: Final = 1000
@@ -74,25 +48,65 @@ SESSION_BYTES_MAX: Final = 64 << 20
 """Longest session: it has `queue_bytes_max`, and what is in flight."""
 PIECES_BYTES_MAX: Final = 1 << 20
 """Bytes of sessions in one answer to PIECE."""
-SHORT_ANSWER_BYTES_MAX: Final = 2 << 20
+_SHORT_ANSWER_BYTES_MAX: Final = 2 << 20
 """Longest answer to PIECE, COMMIT, CLAIM and OFFER that is read."""
-FETCH_ANSWER_BYTES_MAX: Final = 8 << 20
+_FETCH_ANSWER_BYTES_MAX: Final = 8 << 20
 """Longest answer to FETCH that is read: a long session comes in pieces."""
-TAKE_ANSWER_BYTES_MAX: Final = 16 << 20
+_TAKE_ANSWER_BYTES_MAX: Final = 16 << 20
 """Longest answer to TAKE that is read."""
+_TAKE_S: Final = 0.3
+"""Time for TAKE: that for which a client waits."""
+_FETCH_S: Final = 4.0
+"""Time for FETCH, waiting for the marker and for other sessions of the call included."""
+_CALL_S: Final = 1.0
+"""Time for the other calls."""
 _PIECE: Final = struct.Struct("!BQQI")
 """A flag for a value, then its bytes, their digest, the length of the piece."""
 _COUNTER_MAX: Final = 1 << 62
 _STATUS: Final = ("gone", "later", "exact", "inexact")
 
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, A]):
+    """One kind of request, with its form on the wire and its limits; a reader raises `ValueError` for another form."""
+
+    path: str
+    """Path of the request."""
+    encode: Callable[[Sequence[Q]], bytes]
+    """Returns the request for questions."""
+    decode: Callable[[bytes], list[Q]]
+    """Returns the questions of a request."""
+    encode_answers: Callable[[Sequence[A]], bytes]
+    """Returns the answers, one for each question."""
+    decode_answers: Callable[[bytes], list[A]]
+    """Returns them."""
+    timeout_s: float = _CALL_S
+    """Time for an answer."""
+    answer_bytes_max: int = _SHORT_ANSWER_BYTES_MAX
+    """Longest answer that is read."""
+
 
 class SessionQuestion(NamedTuple):
-    """Entry of one session in FETCH and COMMIT."""
+    """COMMIT of one session; or what a member knows of one."""
 
     client_id: str
     """Client Identifier."""
     epoch: Epoch
     """Epoch of the request."""
+
+
+class FetchQuestion(NamedTuple):
+    """FETCH of one session; all of one request have the same markers."""
+
+    client_id: str
+    """Client Identifier."""
+    epoch: Epoch
+    """Epoch of the request."""
+    markers: Mapping[str, str]
+    """Link to marker; empty when there is none."""
 
 
 class ClaimQuestion(NamedTuple):
@@ -152,6 +166,11 @@ class Holding(NamedTuple):
     owner_since: int = 0
     """Counter of the epoch since which the owner of a session has it that the client may end; 0 for none."""
 
+    @property
+    def epoch(self) -> Epoch:
+        """Epoch of the answer."""
+        return self.answer.epoch
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -188,110 +207,81 @@ class Piece(NamedTuple):
     """The piece; empty when there was no room for one in the answer."""
 
 
+# Rows.
+
+
+def _encode(values: Sequence[tuple[Any, ...] | None]) -> bytes:
+    return json.dumps([None if one is None else _flat(one) for one in values]).encode()
+
+
+def _flat(value: tuple[Any, ...]) -> list[Any]:
+    """Return the fields of a value, those of the values in it among them."""
+    fields: list[Any] = []
+    for field in value:
+        fields += _flat(field) if isinstance(field, tuple) else (field,)
+    return fields
+
+
+def _questions(value: object, *checks: Callable[[Any], Any]) -> Iterator[list[Any]]:
+    """Yield the rows of a request, with a value for each check."""
+    rows = _list(value)
+    if len(rows) > _QUESTIONS_MAX:
+        raise ValueError("too many questions")
+    return _rows(rows, *checks)
+
+
+def _rows(value: object, *checks: Callable[[Any], Any]) -> Iterator[list[Any]]:
+    for row in _list(value):
+        yield [check(field) for check, field in zip(checks, _row(row, len(checks)), strict=True)]
+
+
+def _read_request(document: bytes) -> Any:
+    return read_document(document, bytes_max=REQUEST_BYTES_MAX)
+
+
+def _read_answer(document: bytes) -> list[Any]:
+    return _list(read_document(document, bytes_max=_SHORT_ANSWER_BYTES_MAX))
+
+
 # Requests.
 
 
-def encode_request(questions: Sequence[SessionQuestion]) -> bytes:
-    """Return COMMIT."""
-    return json.dumps([[client_id, *epoch] for client_id, epoch in questions]).encode()
+def _decode_takes(document: bytes) -> list[TakeQuestion]:
+    rows = _questions(_read_request(document), _text, _counter, _node, _any_text, _flag, _flag, _flag)
+    return [TakeQuestion(client_id, Epoch(counter, node), *user) for client_id, counter, node, *user in rows]
 
 
-def decode_request(document: bytes) -> list[SessionQuestion]:
-    """Return the questions of COMMIT.
-
-    Raises:
-        ValueError: It is none.
-    """
-    return [_question(one) for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX))]
+def _decode_sessions(document: bytes) -> list[SessionQuestion]:
+    rows = _questions(_read_request(document), _text, _counter, _node)
+    return [SessionQuestion(client_id, Epoch(*epoch)) for client_id, *epoch in rows]
 
 
-def encode_claim_request(questions: Sequence[ClaimQuestion]) -> bytes:
-    """Return CLAIM."""
-    return json.dumps([[client_id, *epoch, *owner] for client_id, epoch, owner in questions]).encode()
+def _decode_claims(document: bytes) -> list[ClaimQuestion]:
+    rows = _questions(_read_request(document), _text, _counter, _node, _any_text, _flag, _flag, _counter)
+    return [ClaimQuestion(client_id, Epoch(counter, node), Owner(*owner)) for client_id, counter, node, *owner in rows]
 
 
-def decode_claim_request(document: bytes) -> list[ClaimQuestion]:
-    """Return the questions of CLAIM.
-
-    Raises:
-        ValueError: It is none.
-    """
-    questions = []
-    for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
-        client_id, counter, node, user, superuser, anyone, since = _row(one, 7)
-        owner = Owner(_text(user, empty=True), _flag(superuser), _flag(anyone), _counter(since))
-        questions.append(ClaimQuestion(_text(client_id), _epoch(counter, node), owner))
-    return questions
+def _decode_pieces_asked(document: bytes) -> list[PieceQuestion]:
+    rows = _questions(_read_request(document), _text, _counter, _node, _counter)
+    return [PieceQuestion(client_id, Epoch(*epoch), offset) for client_id, *epoch, offset in rows]
 
 
-def encode_take_request(questions: Sequence[TakeQuestion]) -> bytes:
-    """Return TAKE or OFFER."""
-    rows = [[one.client_id, *one.epoch, one.user, one.superuser, one.anyone, one.clean] for one in questions]
-    return json.dumps(rows).encode()
+def _encode_fetches(questions: Sequence[FetchQuestion]) -> bytes:
+    return json.dumps([dict(questions[0].markers), [_flat(one[:2]) for one in questions]]).encode()
 
 
-def decode_take_request(document: bytes) -> list[TakeQuestion]:
-    """Return the questions of TAKE or OFFER.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    questions = []
-    for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
-        client_id, counter, node, user, superuser, anyone, clean = _row(one, 7)
-        questions.append(
-            TakeQuestion(
-                _text(client_id),
-                _epoch(counter, node),
-                _text(user, empty=True),
-                _flag(superuser),
-                _flag(anyone),
-                _flag(clean),
-            )
-        )
-    return questions
-
-
-def encode_fetch_request(questions: Sequence[SessionQuestion], markers: Mapping[str, str]) -> bytes:
-    """Return FETCH; the markers are by link, and empty when there is none."""
-    return json.dumps([dict(markers), [[client_id, *epoch] for client_id, epoch in questions]]).encode()
-
-
-def decode_fetch_request(document: bytes) -> tuple[list[SessionQuestion], dict[str, str]]:
-    """Return the questions of FETCH, and the markers by link.
-
-    Raises:
-        ValueError: It is none.
-    """
-    markers, questions = _row(read_document(document, bytes_max=REQUEST_BYTES_MAX), 2)
+def _decode_fetches(document: bytes) -> list[FetchQuestion]:
+    markers, questions = _row(_read_request(document), 2)
     if not isinstance(markers, Mapping) or not all(isinstance(marker, str) for marker in markers.values()):
         raise ValueError("no legal markers")
-    return [_question(one) for one in _questions(questions)], dict(markers)
-
-
-def encode_piece_request(questions: Sequence[PieceQuestion]) -> bytes:
-    """Return PIECE."""
-    return json.dumps([[client_id, *epoch, offset] for client_id, epoch, offset in questions]).encode()
-
-
-def decode_piece_request(document: bytes) -> list[PieceQuestion]:
-    """Return the questions of PIECE.
-
-    Raises:
-        ValueError: It is none.
-    """
-    questions = []
-    for one in _questions(read_document(document, bytes_max=REQUEST_BYTES_MAX)):
-        client_id, counter, node, offset = _row(one, 4)
-        questions.append(PieceQuestion(_text(client_id), _epoch(counter, node), _counter(offset)))
-    return questions
+    rows = _questions(questions, _text, _counter, _node)
+    return [FetchQuestion(client_id, Epoch(*epoch), markers) for client_id, *epoch in rows]
 
 
 # Answers.
 
 
-def encode_take_answers(answers: Sequence[Holding]) -> bytes:
-    """Return the answers to TAKE."""
+def _encode_holdings(answers: Sequence[Holding]) -> bytes:
     rows = [
         [one.answer.reply.value, *one.answer.epoch, [list(each) for each in one.subscriptions], one.owner_since]
         for one in answers
@@ -299,35 +289,21 @@ def encode_take_answers(answers: Sequence[Holding]) -> bytes:
     return json.dumps(rows).encode()
 
 
-def decode_take_answers(document: bytes) -> list[Holding]:
-    """Return the answers to TAKE.
-
-    Raises:
-        ValueError: It has none.
-    """
-    answers = []
-    for one in _list(read_document(document, bytes_max=TAKE_ANSWER_BYTES_MAX)):
-        reply, counter, node, subscriptions, since = _row(one, 5)
-        answer = Answer(Reply(_text(reply)), _epoch(counter, node, none=True))
-        own = tuple(_subscription(each) for each in _list(subscriptions))
-        answers.append(Holding(answer, own, _counter(since)))
-    return answers
+def _decode_holdings(document: bytes) -> list[Holding]:
+    said = read_document(document, bytes_max=_TAKE_ANSWER_BYTES_MAX)
+    rows = _rows(said, _reply, _counter, _node_or_none, _subscriptions, _counter)
+    return [Holding(Answer(reply, Epoch(*epoch)), own, since) for reply, *epoch, own, since in rows]
 
 
-def encode_fetch_answers(answers: Sequence[Fetched]) -> bytes:
-    """Return the answers to FETCH: for each a byte for the status, and the value behind its length."""
+def _encode_fetched(answers: Sequence[Fetched]) -> bytes:
+    """Return for each a byte for the status, and the value behind its length."""
     parts = []
     for one in answers:
         parts += [bytes((_STATUS.index(one.status),)), len(one.value).to_bytes(4), one.value]
     return b"".join(parts)
 
 
-def decode_fetch_answers(document: bytes) -> list[Fetched]:
-    """Return the answers to FETCH.
-
-    Raises:
-        ValueError: It has none, or more than there are questions in a request.
-    """
+def _decode_fetched(document: bytes) -> list[Fetched]:
     answers: list[Fetched] = []
     at = 0
     while at < len(document):
@@ -342,20 +318,14 @@ def decode_fetch_answers(document: bytes) -> list[Fetched]:
     return answers
 
 
-def encode_piece_answers(answers: Sequence[Piece]) -> bytes:
-    """Return the answers to PIECE."""
+def _encode_pieces(answers: Sequence[Piece]) -> bytes:
     parts = []
     for one in answers:
         parts += [_PIECE.pack(one.is_there, one.total, one.digest, len(one.data)), one.data]
     return b"".join(parts)
 
 
-def decode_piece_answers(document: bytes) -> list[Piece]:
-    """Return the answers to PIECE.
-
-    Raises:
-        ValueError: It has none, or more than there are questions in a request.
-    """
+def _decode_pieces(document: bytes) -> list[Piece]:
     answers: list[Piece] = []
     at = 0
     while at < len(document):
@@ -370,66 +340,35 @@ def decode_piece_answers(document: bytes) -> list[Piece]:
     return answers
 
 
-def encode_commit_answers(answers: Sequence[bool]) -> bytes:
-    """Return the answers to COMMIT or OFFER."""
+def _encode_flags(answers: Sequence[bool]) -> bytes:
     return json.dumps(list(answers)).encode()
 
 
-def decode_commit_answers(document: bytes) -> list[bool]:
-    """Return the answers to COMMIT or OFFER.
-
-    Raises:
-        ValueError: It has none.
-    """
-    return [_flag(one) for one in _list(read_document(document, bytes_max=SHORT_ANSWER_BYTES_MAX))]
+def _decode_flags(document: bytes) -> list[bool]:
+    return [_flag(one) for one in _read_answer(document)]
 
 
-def encode_claim_answers(answers: Sequence[ClaimAnswer | None]) -> bytes:
+def _decode_claim_answers(document: bytes) -> list[ClaimAnswer | None]:
     """Return the answers to CLAIM; None where nothing is against it."""
-    return json.dumps([None if one is None else [*one.epoch, one.prevails] for one in answers]).encode()
-
-
-def decode_claim_answers(document: bytes) -> list[ClaimAnswer | None]:
-    """Return the answers to CLAIM.
-
-    Raises:
-        ValueError: It has none.
-    """
-    rows = _list(read_document(document, bytes_max=SHORT_ANSWER_BYTES_MAX))
-    return [None if one is None else _claim_answer(one) for one in rows]
+    return [None if one is None else _claim_answer(one) for one in _read_answer(document)]
 
 
 # Their parts.
 
 
-def _question(row: object) -> SessionQuestion:
-    client_id, counter, node = _row(row, 3)
-    return SessionQuestion(_text(client_id), _epoch(counter, node))
-
-
 def _claim_answer(row: object) -> ClaimAnswer:
     counter, node, prevails = _row(row, 3)
-    return ClaimAnswer(_epoch(counter, node), _flag(prevails))
+    return ClaimAnswer(Epoch(_counter(counter), _node(node)), _flag(prevails))
 
 
-def _subscription(row: object) -> Subscription:
-    topic_filter, qos, no_local, retain_as_published, identifier = _row(row, 5)
-    if qos not in (0, 1, 2) or type(qos) is not int or type(identifier) is not int or not 0 <= identifier < 1 << 28:
-        raise ValueError("no legal subscription")
-    return Subscription(_text(topic_filter), qos, _flag(no_local), _flag(retain_as_published), identifier)
+def _subscriptions(value: object) -> tuple[Subscription, ...]:
+    return tuple(Subscription(*row) for row in _rows(value, _text, _qos, _flag, _flag, _identifier))
 
 
 def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError("no list")
     return value
-
-
-def _questions(value: object) -> list[Any]:
-    questions = _list(value)
-    if len(questions) > _QUESTIONS_MAX:
-        raise ValueError("too many questions")
-    return questions
 
 
 def _row(value: object, length: int) -> list[Any]:
@@ -439,8 +378,14 @@ def _row(value: object, length: int) -> list[Any]:
     return row
 
 
-def _text(value: object, *, empty: bool = False) -> str:
-    if not isinstance(value, str) or not (value or empty):
+def _text(value: object) -> str:
+    if not value:
+        raise ValueError("no text")
+    return _any_text(value)
+
+
+def _any_text(value: object) -> str:
+    if not isinstance(value, str):
         raise ValueError("no text")
     value.encode()  # UnicodeEncodeError, a ValueError, for surrogates
     return value
@@ -452,14 +397,51 @@ def _flag(value: object) -> bool:
     return value
 
 
-def _epoch(counter: object, node: object, *, none: bool = False) -> Epoch:
-    counter = _counter(counter)
-    if not isinstance(node, str) or not (is_epoch_node(node) or (none and not node)):
+def _reply(value: object) -> Reply:
+    return Reply(_text(value))
+
+
+def _node(value: object) -> str:
+    if not isinstance(value, str) or not is_epoch_node(value):
         raise ValueError("no legal node of an epoch")
-    return Epoch(counter, node)
+    return value
+
+
+def _node_or_none(value: object) -> str:
+    return "" if value == "" else _node(value)
 
 
 def _counter(value: object) -> int:
     if type(value) is not int or not 0 <= value < _COUNTER_MAX:
-        raise ValueError("no legal epoch")
+        raise ValueError("no legal number")
     return value
+
+
+def _qos(value: object) -> int:
+    if type(value) is not int or value not in (0, 1, 2):
+        raise ValueError("no legal QoS")
+    return value
+
+
+def _identifier(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 28:
+        raise ValueError("no legal Subscription Identifier")
+    return value
+
+
+TAKE: Final[Call[TakeQuestion, Holding]] = Call(
+    "/pool/take", _encode, _decode_takes, _encode_holdings, _decode_holdings, _TAKE_S, _TAKE_ANSWER_BYTES_MAX
+)
+FETCH: Final[Call[FetchQuestion, Fetched]] = Call(
+    "/pool/fetch", _encode_fetches, _decode_fetches, _encode_fetched, _decode_fetched, _FETCH_S, _FETCH_ANSWER_BYTES_MAX
+)
+PIECE: Final[Call[PieceQuestion, Piece]] = Call(
+    "/pool/piece", _encode, _decode_pieces_asked, _encode_pieces, _decode_pieces
+)
+COMMIT: Final[Call[SessionQuestion, bool]] = Call(
+    "/pool/commit", _encode, _decode_sessions, _encode_flags, _decode_flags
+)
+CLAIM: Final[Call[ClaimQuestion, ClaimAnswer | None]] = Call(
+    "/pool/claim", _encode, _decode_claims, _encode, _decode_claim_answers
+)
+OFFER: Final[Call[TakeQuestion, bool]] = Call("/pool/offer", _encode, _decode_takes, _encode_flags, _decode_flags)

@@ -100,7 +100,7 @@ def make_session_pool(
     # Nodes that are in no pool do without these, and nodes without links without the links.
     from fanout.durable.hosting.server_sessions import ServerSessions
     from fanout.durable.moving.session_pool import SessionPool
-    from fanout.durable.ownership import move_messages
+    from fanout.durable.ownership.move_messages import REQUEST_BYTES_MAX
     from fanout.node.pool.session_host import LinkMarkers, PoolWitness, link_of
 
     node = members.membership.node
@@ -115,15 +115,8 @@ def make_session_pool(
         has_access=has_access,
         begins_when_unknown=members.config.unknown_sessions == "begin",
     )
-    for path, handler in (
-        (move_messages.TAKE_PATH, sessions.holder_answers.answer_take),
-        (move_messages.FETCH_PATH, sessions.holder_answers.answer_fetch),
-        (move_messages.PIECE_PATH, sessions.holder_answers.answer_piece),
-        (move_messages.COMMIT_PATH, sessions.holder_answers.answer_commit),
-        (move_messages.CLAIM_PATH, sessions.answer_claim),
-        (move_messages.OFFER_PATH, sessions.answer_offer),
-    ):
-        members.listener.handle(path, handler, body_bytes_max=move_messages.REQUEST_BYTES_MAX)
+    for path, handler in sessions.handlers.items():
+        members.listener.handle(path, handler, body_bytes_max=REQUEST_BYTES_MAX)
     members.epochs = sessions.ledger.epochs
     server.lifecycles.finder = sessions
     server.pauses.look = lambda: sessions.is_fenced

@@ -17,12 +17,12 @@ from fanout.durable.ownership import ledger
 from fanout.durable.ownership.copy_messages import InheritRequest
 from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
 from fanout.durable.ownership.move_messages import (
-    CLAIM_PATH,
-    COMMIT_PATH,
-    FETCH_PATH,
-    OFFER_PATH,
-    PIECE_PATH,
-    TAKE_PATH,
+    CLAIM,
+    COMMIT,
+    FETCH,
+    OFFER,
+    PIECE,
+    TAKE,
     ClaimQuestion,
     Fetched,
     Holding,
@@ -30,10 +30,6 @@ from fanout.durable.ownership.move_messages import (
     SessionQuestion,
     Subscription,
     TakeQuestion,
-    encode_claim_request,
-    encode_request,
-    encode_take_answers,
-    encode_take_request,
 )
 from fanout.durable.ownership.ownership import Answer, Owner, Reply
 from fanout.durable.ownership.ports import OtherMemberState
@@ -305,14 +301,7 @@ class Network:
         if self.broken(target, path):
             raise AskFailed(AskFailure.UNREACHABLE)
         pool = self.members[target].pool
-        handler = {
-            TAKE_PATH: pool.holder_answers.answer_take,
-            FETCH_PATH: pool.holder_answers.answer_fetch,
-            PIECE_PATH: pool.holder_answers.answer_piece,
-            COMMIT_PATH: pool.holder_answers.answer_commit,
-            CLAIM_PATH: pool.answer_claim,
-            OFFER_PATH: pool.answer_offer,
-        }[path]
+        handler = pool.handlers[path]
         answer = self.forged.get(path) or await handler(source, body)
         self.answers.append((path, len(answer)))
         if self.lost(target, path):
@@ -569,8 +558,8 @@ async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
 
         def is_lost(_: str, path: str) -> bool:
             nonlocal lost
-            lost -= path == COMMIT_PATH
-            return path == COMMIT_PATH and lost >= 0
+            lost -= path == COMMIT.path
+            return path == COMMIT.path and lost >= 0
 
         network.lost = is_lost
         a.find("x")
@@ -585,7 +574,7 @@ async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "PROMISE_S", 0.5)
     async with members("a", "b", "c") as (network, (a, b, c)):
         b.sessions["x"] = b"1"
-        network.broken = lambda _, path: path == COMMIT_PATH
+        network.broken = lambda _, path: path == COMMIT.path
         assert await a.find("x") is SessionFound.UNKNOWN
         b.pool.began("x")  # its client is back
         network.broken = lambda _, path: False
@@ -612,7 +601,7 @@ async def test_a_claim_ends_older_sessions() -> None:
         network.broken = lambda name, _: name == "b"
         a.sessions["x"] = b"new"
         a.pool.began("x")
-        await wait_until(lambda: CLAIM_PATH in [path for path, _ in network.calls])
+        await wait_until(lambda: CLAIM.path in [path for path, _ in network.calls])
         assert b.sessions == {"x": b"old"}
         network.broken = lambda name, _: False
         await wait_until(lambda: b.sessions == {})
@@ -625,15 +614,15 @@ async def test_a_member_that_claims_at_the_last_epoch_there_is_breaks_nothing() 
     last, owner = Epoch((1 << 62) - 1, "liar"), Owner("", superuser=False, anyone=True, since=1)
     async with members("a", "b", "c") as (network, (a, b, c)):
         a.sessions["x"] = b"1"
-        claim = encode_claim_request([ClaimQuestion("x", last, owner)])
-        take = encode_take_request([TakeQuestion("x", last, "", superuser=False, anyone=True)])
-        for path, body in ((CLAIM_PATH, claim), (TAKE_PATH, take), (OFFER_PATH, take)):
+        claim = CLAIM.encode([ClaimQuestion("x", last, owner)])
+        take = TAKE.encode([TakeQuestion("x", last, "", superuser=False, anyone=True)])
+        for path, body in ((CLAIM.path, claim), (TAKE.path, take), (OFFER.path, take)):
             with pytest.raises(ValueError, match="too far ahead"):
                 await network.call("liar", "a", path, body)
         assert a.sessions == {"x": b"1"}
         assert await b.find("x") is SessionFound.HERE
         assert await a.find("x") is SessionFound.HERE
-        network.forged[TAKE_PATH] = encode_take_answers([Holding(Answer(Reply.NONE, last), ())])
+        network.forged[TAKE.path] = TAKE.encode_answers([Holding(Answer(Reply.NONE, last), ())])
         assert await c.find("y") is SessionFound.UNKNOWN
         network.forged.clear()
         assert await c.find("x") is SessionFound.HERE
@@ -643,9 +632,9 @@ async def test_a_member_that_claims_at_the_last_epoch_there_is_breaks_nothing() 
 async def test_a_request_with_more_questions_than_members_ask_is_refused() -> None:
     """Before anything is done; a megabyte holds some twenty thousand."""
     async with members("a", "b") as (network, (a, _)):
-        body = encode_request([SessionQuestion("x", Epoch(1, "b"))] * (ITEMS_MAX + 1))
+        body = COMMIT.encode([SessionQuestion("x", Epoch(1, "b"))] * (ITEMS_MAX + 1))
         with pytest.raises(ValueError, match="too many"):
-            await network.call("b", "a", COMMIT_PATH, body)
+            await network.call("b", "a", COMMIT.path, body)
         assert a.sessions == {}
 
 
@@ -684,8 +673,8 @@ async def test_a_session_is_offered_again_though_it_is_promised(monkeypatch: pyt
         lost = Counter[str]()
 
         def is_lost(name: str, path: str) -> bool:
-            lost[path] += path == TAKE_PATH and name == "a"
-            return path == TAKE_PATH and name == "a" and lost[path] < 3
+            lost[path] += path == TAKE.path and name == "a"
+            return path == TAKE.path and name == "a" and lost[path] < 3
 
         network.lost = is_lost
         async with asyncio.timeout(60):
@@ -770,7 +759,7 @@ async def test_a_long_session_comes_in_pieces() -> None:
 
         def is_lost(name: str, path: str) -> bool:
             failed[path] += 1
-            return path == PIECE_PATH and failed[path] % 3 == 1
+            return path == PIECE.path and failed[path] % 3 == 1
 
         network.lost = is_lost
         first = b.find("x")
@@ -779,8 +768,8 @@ async def test_a_long_session_comes_in_pieces() -> None:
         await wait_until(lambda: "x" in b.sessions)
         assert (a.sessions, b.sessions) == ({}, {"x": value})
         kinds = Counter(path for path, _ in network.calls)
-        assert kinds[FETCH_PATH] == kinds[COMMIT_PATH] == 1
-        assert kinds[PIECE_PATH] > 20
+        assert kinds[FETCH.path] == kinds[COMMIT.path] == 1
+        assert kinds[PIECE.path] > 20
         assert b.pool.figures.sessions_moved_in_total == 1
 
 
@@ -790,7 +779,7 @@ async def test_a_long_session_that_changes_while_it_comes_is_not_taken(becomes: 
     async with members("a", "b") as (network, (a, b)):
         a.sessions["x"] = bytes(range(256)) * 8_000
         b.find("x")
-        await wait_until(lambda: Counter(path for path, _ in network.calls)[PIECE_PATH] > 5)
+        await wait_until(lambda: Counter(path for path, _ in network.calls)[PIECE.path] > 5)
         if becomes:
             a.sessions["x"] = becomes
         else:
@@ -812,7 +801,7 @@ async def test_sessions_with_many_subscriptions_come_in_several_calls() -> None:
 
         async with asyncio.timeout(30):
             await asyncio.gather(*[come(client_id) for client_id in a.sessions])
-        assert max(size for path, size in network.answers if path == TAKE_PATH) < 400_000
+        assert max(size for path, size in network.answers if path == TAKE.path) < 400_000
 
 
 def of_user(user: str, *, since: int = 0) -> Owner:
@@ -838,7 +827,7 @@ async def test_a_stranger_does_not_end_a_session_elsewhere() -> None:
         assert a.sessions == {"x": b"1"}
         begin_at(b, "x", "victim", b"2")
         await wait_until(lambda: not a.sessions)
-        await wait_until(lambda: Counter(path for path, _ in network.calls)[CLAIM_PATH] >= 4)
+        await wait_until(lambda: Counter(path for path, _ in network.calls)[CLAIM.path] >= 4)
         assert await c.find("x", "stranger", clean=True) is SessionFound.OF_ANOTHER_USER
         assert b.sessions == {"x": b"2"}
         assert b.owners["x"].since == a.owners["x"].since  # it has the Client Identifier for as long
@@ -888,7 +877,7 @@ async def test_a_stranger_never_wins_when_members_hear_each_other_again(who_clai
         assert c.sessions == {"x": b"1"}
 
 
-@pytest.mark.parametrize("path", [TAKE_PATH, FETCH_PATH, PIECE_PATH, COMMIT_PATH, CLAIM_PATH])
+@pytest.mark.parametrize("path", [TAKE.path, FETCH.path, PIECE.path, COMMIT.path, CLAIM.path])
 @pytest.mark.parametrize(
     "body",
     [b"", b"{}", b"[1]", b'[["x"]]', b'[["",1,"a"]]', b'[["x",-1,"a"]]', b'[["x",1,"a b"]]', b'[["\\ud800",1,"a"]]'],
