@@ -82,7 +82,8 @@ class Member:
 
     def owns(self, client_id: str) -> bool:
         """Return whether it has the session of a client."""
-        return self.node is not None and self.node.sessions is not None and self.node.sessions.ledger.is_here(client_id)
+        pool = None if self.node is None else self.node.pool
+        return pool is not None and pool.sessions is not None and pool.sessions.ledger.is_here(client_id)
 
     def start(self) -> None:
         """Start a process."""
@@ -227,13 +228,14 @@ def _is_whole(member: Member, size: int) -> bool:
     node, machine = member.node, member.machine
     if machine is None or machine.loop.now_s < machine.begun_s + _NAMED_S:
         return False
-    if node is None or node.members is None or node.sessions is None or node.sessions.is_fenced:
+    pool = None if node is None else node.pool
+    if node is None or pool is None or pool.sessions is None or pool.sessions.is_fenced:
         return False
-    copies = node.sessions.copy_figures()
+    copies = pool.sessions.copy_figures()
     if (
         node.server is None
         or node.server.session_count > copies.sessions_copied
         or copies.copies_oldest_unconfirmed_seconds >= 1.0
     ):
         return False
-    return sum(other.reachable for other in node.members.others()) == size - 1 and member.is_ready
+    return sum(other.reachable for other in pool.members.others()) == size - 1 and member.is_ready

@@ -30,7 +30,6 @@ from fanout.api.models import (
     LogStatus,
     NodeStatus,
     PoolDocument,
-    PoolStatus,
     Readiness,
     ReloadRequest,
     ReloadResult,
@@ -56,11 +55,11 @@ from fanout.node.browse.browser import Browser
 from fanout.node.clients import ClientsView
 from fanout.node.combined_store import CombinedStore
 from fanout.node.drain import Drain
-from fanout.node.pool.documents import config_digest, pool_document, pool_status
+from fanout.node.pool.documents import config_digest
+from fanout.node.pool.parts import NodePool
 from fanout.node.readiness import NodeReadiness, judge, link_reasons
 from fanout.node.reload import Reloads
 from fanout.pool.member_facts import MemberFacts
-from fanout.pool.pool_members import PoolMembers
 from fanout.replica.owners import RetainedOwners
 from fanout.replica.store import Replica
 from fanout.runtime.system_clock import SystemClock
@@ -69,12 +68,7 @@ from fanout.server.client.server import Server
 from fanout.storage.store import DiskStore
 
 if TYPE_CHECKING:
-    from fanout.durable.keeping.session_copies import SessionCopies
-    from fanout.durable.moving.session_pool import SessionPool
-    from fanout.durable.ownership.ports import CopyFigures
     from fanout.link.link import Link
-    from fanout.node.pool.session_host import PlaceNames
-    from fanout.replica.recent import RecentUpdates
     from fanout.replog.write.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -120,8 +114,6 @@ class NodeParts(Protocol):
     """Step of the start that is under way; empty once the node serves."""
     drain: Drain
     """Phase of the node: serving, draining or stopping."""
-    place_names: PlaceNames | None
-    """Wait of a new member until its copies are of use to others; None where none are made."""
 
     @property
     def links(self) -> tuple[Link, ...]:
@@ -148,16 +140,8 @@ class NodeParts(Protocol):
     """The replication log; None when the configuration has none."""
     http: HttpServer | None
     """Serves HTTP; None when the configuration has no address for it."""
-    members: PoolMembers | None
-    """The other members of the pool; None when the configuration has none."""
-    peer_listener: HttpServer | None
-    """Answers the other members; None when the configuration has no pool."""
-    sessions: SessionPool | None
-    """Brings the sessions of clients here from other members; None when the configuration has no pool."""
-    recent: RecentUpdates | None
-    """Recent updates, from which sessions of dead members go on; None where none do."""
-    session_copies: SessionCopies | None
-    """Makes copies of the sessions of clients for other members; None where none are made."""
+    pool: NodePool | None
+    """The node as a member of a pool; None when the configuration has none."""
     reloads: Reloads
     """Reads the configuration again."""
     storage: DiskStore | None
@@ -235,7 +219,7 @@ class NodeDocuments:
             log=self._log(),
             retained=self._retained(),
             http=node.http.status() if node.http is not None else None,
-            pool=self._pool(),
+            pool=None if node.pool is None else node.pool.status(self.pool()),
             limits=self._limits(),
         )
 
@@ -274,12 +258,10 @@ class NodeDocuments:
         Raises:
             RequestRefused: The node is in no pool.
         """
-        members = self._node.members
-        if members is None:
+        if self._node.pool is None:
             node = self._node.config.node.id
             raise RequestRefused(f"{node} is in no pool", hint="Add [pool] to its configuration, and start it again")
-        fenced = self._node.sessions is not None and self._node.sessions.is_fenced
-        return pool_document(members.own_facts(), members.others(), started_ns=self._started_ns, fenced=fenced)
+        return self._node.pool.document(started_ns=self._started_ns)
 
     async def compare_pool(self, *, authorization: str) -> PoolComparisonDocument:
         """Return the topics that members of the pool hold differently.
@@ -307,18 +289,11 @@ class NodeDocuments:
             self._digest = links, config_digest(links)
         return self._digest[1]
 
-    def _copy_figures(self) -> CopyFigures | None:
-        sessions, recent, own = self._node.sessions, self._node.recent, self._node.session_copies
-        if sessions is None or recent is None or own is None:
-            return None
-        figures, begun_ns = sessions.copy_figures(), recent.begun_ns()
-        figures.history_bytes, figures.history_used_ratio = recent.bytes, own.history_used
-        figures.history_seconds = None if begun_ns is None else max(0, self._node.clock.now_ns() - begun_ns) / _NS_PER_S
-        return figures
-
     def member_facts(self, instance: str) -> MemberFacts:
         """Return what this node tells the other members of its pool; `instance` identifies its process."""
-        node, links, copies = self._node, self._statuses(), self._copy_figures()
+        node, links = self._node, self._statuses()
+        copies = None if node.pool is None else node.pool.copy_figures()
+        sessions = None if node.pool is None else node.pool.sessions
         lags_ns = [status.lag_ns for status in links]
         known_ns = [lag_ns for lag_ns in lags_ns if lag_ns is not None]
         return MemberFacts(
@@ -330,8 +305,8 @@ class NodeDocuments:
             topics=len(node.store),
             sessions=0 if node.server is None else node.server.session_count,
             lag_s=max(known_ns) / _NS_PER_S if known_ns and len(known_ns) == len(lags_ns) else None,
-            moved_in=0 if node.sessions is None else node.sessions.figures.sessions_moved_in_total,
-            moved_out=0 if node.sessions is None else node.sessions.figures.sessions_moved_out_total,
+            moved_in=0 if sessions is None else sessions.figures.sessions_moved_in_total,
+            moved_out=0 if sessions is None else sessions.figures.sessions_moved_out_total,
             client_address=None if node.config.pool is None else node.config.pool.client_address,
             http_port=None if node.http is None else node.http.port,
             http_tls=node.http is not None and node.http.url.startswith("https"),
@@ -489,7 +464,7 @@ class NodeDocuments:
 
     def _judge(self, links: tuple[LinkStatus, ...] | None = None) -> NodeReadiness:
         unserved = (self._node.opening,) if self._node.opening else ()
-        drain, names = self._node.drain, self._node.place_names
+        drain, names = self._node.drain, None if self._node.pool is None else self._node.pool.place_names
         links = self._statuses() if links is None else links
         if names is not None and all(link.ready for link in links) and not names.is_over():
             unserved = (*unserved, "members of the pool have not heard this one at the primary yet")
@@ -540,12 +515,6 @@ class NodeDocuments:
             return None
         stats = self._node.storage.stats()
         return RetainedStatus.of(stats, file=str(stats.path), alarm=stats.alarm or None)
-
-    def _pool(self) -> PoolStatus | None:
-        members, listener, sessions = self._node.members, self._node.peer_listener, self._node.sessions
-        if members is None or listener is None or sessions is None:
-            return None
-        return pool_status(self.pool(), members, listener.status(), sessions, copies=self._copy_figures())
 
     def _limits(self) -> dict[str, float]:
         config = self._node.config

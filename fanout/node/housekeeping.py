@@ -92,8 +92,8 @@ class Housekeeping:
         if node.server is not None:  # removals for slow clients are in no store
             self._long_waiting.note(node.server.conflated_topics_max)
             self._long_sessions.note(node.server.session_count * _VALUES_OF_SESSION)
-        if node.sessions is not None:
-            figures, (came, went) = node.sessions.figures, self._moves
+        if node.pool is not None and node.pool.sessions is not None:
+            figures, (came, went) = node.pool.sessions.figures, self._moves
             self._moves = figures.sessions_moved_in_total, figures.sessions_moved_out_total
             if self._moves != (came, went):
                 detail = {"came": self._moves[0] - came, "went": self._moves[1] - went}
@@ -123,7 +123,7 @@ class Housekeeping:
     def _note_pool(self) -> None:
         """Note what is wrong with other members of the pool, and what is over."""
         node = self._node
-        if node.members is not None:
+        if node.pool is not None:
             found = node.documents.pool()
             # Right after the start nobody was asked yet, and this node does not know which of the addresses is its own.
             unheard = tuple(f"{one.address} " for one in found.members if one.node is None and one.failure is None)

@@ -44,16 +44,14 @@ from fanout.node.housekeeping import Housekeeping
 from fanout.node.ingress import Forward, LocalIngress
 from fanout.node.missing_topics import MissingAnnouncer
 from fanout.node.pool.documents import config_digest
-from fanout.node.pool.equality import LinkCuts, keep_equal
-from fanout.node.pool.parts import keep_copies, make_pool_members, make_session_pool
+from fanout.node.pool.equality import keep_equal
+from fanout.node.pool.parts import NodePool
 from fanout.node.reload import Reloads
 from fanout.node.replication_log import alarm_logger, describe, log_loaded, log_settings, make_log
 from fanout.node.shared_ports import keep_shared_ports
 from fanout.node.sys_topics import SysTopics
-from fanout.pool.pool_members import PoolMembers
 from fanout.replica.history import Origin
 from fanout.replica.owners import RetainedOwners
-from fanout.replica.recent import RecentUpdates
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase
@@ -71,12 +69,9 @@ from fanout.storage.write_behind import WriteBehindStore
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from fanout.durable.keeping.session_copies import SessionCopies
-    from fanout.durable.moving.session_pool import SessionPool
     from fanout.link.link import Link
     from fanout.link.model.status import EventColumns
     from fanout.node.disk.journaled_sessions import JournaledSessions
-    from fanout.node.pool.session_host import PlaceNames
     from fanout.replog.files.columns import LogSource
 
 __all__ = ["Node"]
@@ -214,37 +209,20 @@ class Node:
         agent = config.http.agent_listen if config.http else None
         self.agent = AgentListener(self.documents.agent_line, host=agent.host, port=agent.port) if agent else None
         """Answers HAProxy's agent check; None when the configuration has no such port."""
-        self.members: PoolMembers | None
-        self.peer_listener: HttpServer | None
-        self.members, self.peer_listener = make_pool_members(
-            config,
-            facts=self.documents.member_facts,
-            cuts=LinkCuts(self.links),
-            clock=self.clock,
-            logger=self._logger,
-        )
-        """The other members of the pool, and what answers them; both None when the configuration has no pool."""
-        self.sessions: SessionPool | None = None
-        """Brings the sessions of clients here from other members; None when the configuration has no pool."""
-        self.recent: RecentUpdates | None = None
-        """Recent updates, from which sessions of dead members go on; None where none do."""
-        self.session_copies: SessionCopies | None = None
-        """Makes copies of the sessions of clients for other members; None where none are made."""
-        self.place_names: PlaceNames | None = None
-        """Wait of a new member until its copies are of use to others; None where none are made."""
-        if self.members is not None and self.server is not None:
-            self.sessions = make_session_pool(
-                self.server,
-                members=self.members,
+        self.pool = (
+            NodePool(
+                config,
+                config.pool,
+                facts=self.documents.member_facts,
                 links=self.links,
-                has_access=self.gate is not None,
+                server=self.server,
                 clock=self.clock,
                 logger=self._logger,
             )
-            if self.members.config.session_copies:
-                self.recent, self.session_copies, self.place_names = keep_copies(
-                    self.sessions, self.server, self.members, links=self.links, clock=self.clock, logger=self._logger
-                )
+            if config.pool
+            else None
+        )
+        """The node as a member of a pool; None when the configuration has none."""
         self.opening = "the node is starting"
         """Step of the start that is under way; empty once the node serves."""
         self._journaled_sessions: JournaledSessions | None = None
@@ -294,8 +272,8 @@ class Node:
             self.opening = "the node is starting"
             if self.agent is not None:
                 await self.agent.start()
-            if self.peer_listener is not None:
-                await self.peer_listener.start()
+            if self.pool is not None:
+                await self.pool.listener.start()
             await self._begin_tasks()
         except BaseException:
             await self.stop()
@@ -319,11 +297,9 @@ class Node:
         self.spawn("housekeeping", Housekeeping(self).run)
         if self.http is not None:
             self.spawn("http", self.http.wait_failed)
-        if self.members is not None and self.peer_listener is not None:
-            self.spawn("pool listener", self.peer_listener.wait_failed)
-            self.spawn("pool", self.members.run)
-            if self.sessions is not None:
-                self.spawn("pool sessions", self.sessions.run)
+        if self.pool is not None:
+            for task, run in self.pool.tasks.items():
+                self.spawn(task, run)
         if self.server is not None and self.server.shared_ports:
             may_serve = self.documents.may_serve_new_clients
             keep = functools.partial(keep_shared_ports, self.server, may_serve=may_serve, logger=self._logger)
@@ -337,8 +313,8 @@ class Node:
     def _start_link(self, name: str) -> None:
         link = self._links[name]
         tasks = self._link_tasks[name] = [self.spawn(f"link-{name}", link.run)]
-        if self.members is not None:
-            keep = functools.partial(keep_equal, link, members=self.members, clock=self.clock, logger=self._logger)
+        if self.pool is not None:
+            keep = functools.partial(keep_equal, link, members=self.pool.members, clock=self.clock, logger=self._logger)
             tasks.append(self.spawn(f"pool equality {name}", keep))
         self._start_announcer(name)
 
@@ -383,8 +359,8 @@ class Node:
         self.keep_clients()
         if self._sending_away is not None:
             await asyncio.gather(self._sending_away, return_exceptions=True)
-        if self.sessions is not None and self.members is not None and not self.opening:
-            await self.sessions.hand_over(clients_per_s=self.members.config.drain_clients_per_s)
+        if self.pool is not None and not self.opening:
+            await self.pool.hand_over()
         if self.server is not None:
             await self.server.stop(deadline_s=_CLIENTS_LEAVE_S)
         try:
@@ -403,8 +379,8 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.agent is not None:
             await self.agent.stop()
-        if self.peer_listener is not None:
-            await self.peer_listener.stop()
+        if self.pool is not None:
+            await self.pool.listener.stop()
         self.browser.close()
         if self.http is not None:
             await self.http.stop()
@@ -462,8 +438,8 @@ class Node:
             replica.payload_max = config.retained.max_payload or None
         if self.log is not None and config.log is not None:
             self.log.change(log_settings(config.log))
-        if self.members is not None and config.pool is not None:
-            self.members.config = config.pool
+        if self.pool is not None and config.pool is not None:
+            self.pool.members.config = config.pool
 
     async def _change_links(self, former: NodeConfig) -> None:
         """Change, remove and add links, after the configuration; all at the same time, each in its own task.
@@ -499,8 +475,8 @@ class Node:
         self._links = {name: self._links[name] for name in now}
         self._records = {name: self._records[name] for name in now}
         self._share_topics(self.config.links)
-        if self.members is not None:
-            self.members.config_digest = config_digest(self.config.links)
+        if self.pool is not None:
+            self.pool.members.config_digest = config_digest(self.config.links)
         if self.log is not None:
             self.log.event("start", detail=describe(self.config))
         for link in added:
@@ -579,20 +555,16 @@ class Node:
         if self.server is None:
             return
         if changes.dispatch:
-            if self.recent is not None and changes.phase is Phase.LIVE:
-                self.recent.note(link, changes.dispatch, now_ns=self.clock.now_ns())
+            if self.pool is not None and self.pool.recent is not None and changes.phase is Phase.LIVE:
+                self.pool.recent.note(link, changes.dispatch, now_ns=self.clock.now_ns())
             self.server.dispatch(changes.dispatch, position=changes.position)
         if changes.corrected:
             self.server.correct(changes.corrected)
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
         """Note the place of a member's heartbeat in the stream of a link."""
-        if self.recent is not None:
-            self.recent.mark(link, node, marker)
-        if self.sessions is not None:
-            self.sessions.marker_passed(link, node, marker)
-        if self.session_copies is not None:
-            self.session_copies.marker_passed()
+        if self.pool is not None:
+            self.pool.marker_passed(link, node, marker)
 
     def client_count(self) -> int:
         """Return how many connections of clients there are."""
@@ -613,8 +585,8 @@ class Node:
         """Log an event of a link, and send the nodes below a new readiness notice."""
         if event == "state":
             self.readiness_changed(link)
-            if self.recent is not None:
-                self.recent.note_connection(link, epoch=epoch)
+            if self.pool is not None and self.pool.recent is not None:
+                self.pool.recent.note_connection(link, epoch=epoch)
         self.browser.note(
             event,
             link=link,
@@ -670,10 +642,11 @@ class Node:
         sessions = JournaledSessions(self.server, self.storage, clock=self.clock, logger=self._logger)
         self._journaled_sessions = sessions
         await sessions.recover()
-        if self.sessions is not None:
+        if self.pool is not None and self.pool.sessions is not None:
             from fanout.durable.ownership.epochs import decode_epoch
 
-            self.sessions.returned({client_id: decode_epoch(epoch) for client_id, epoch in sessions.epochs.items()})
+            epochs = {client_id: decode_epoch(epoch) for client_id, epoch in sessions.epochs.items()}
+            self.pool.sessions.returned(epochs)
 
     async def _start_server(self) -> None:
         """Start to serve clients, after the restoration of their sessions."""

@@ -188,7 +188,6 @@ class PartsOfNode(SimpleNamespace):
             server=SimpleNamespace(figures=lambda: copy.deepcopy(SERVER_FIGURES), addresses=["mqtt://127.0.0.1:1884"]),
             store=[b"a", b"b"],
             opening="",
-            place_names=None,
             own=SimpleNamespace(
                 refused_by={"retained_topics_max": 3},
                 refused=SimpleNamespace(limits=lambda now_ns: ("retained_topics_max",) if now_ns == NOW_NS else ()),
@@ -197,9 +196,6 @@ class PartsOfNode(SimpleNamespace):
             log=SimpleNamespace(stats=lambda: LOG_STATS),
             storage=None,
             http=None,
-            members=None,
-            peer_listener=None,
-            sessions=None,
             drain=SimpleNamespace(phase=NodePhase.SERVING, held_since_ns=None),
             reloads=SimpleNamespace(read_ns=NOW_NS, digest="ab", pending=("http.listen",), totals={"applied": 2}),
         )
@@ -213,11 +209,11 @@ class PartsOfNode(SimpleNamespace):
 def test_a_member_is_not_ready_before_its_places_have_names() -> None:
     """Nobody could go on with a session that began there; reasons of links come first."""
     parts, looks = PartsOfNode(LIVE), iter((False, True))
-    parts.place_names = SimpleNamespace(is_over=lambda: next(looks))
+    parts.pool = SimpleNamespace(place_names=SimpleNamespace(is_over=lambda: next(looks)))
     assert parts.documents.readiness().reasons == ("members of the pool have not heard this one at the primary yet",)
     assert parts.documents.readiness().ready
     parts = PartsOfNode(dataclasses.replace(LIVE, state=LinkState.SNAPSHOT))
-    parts.place_names = SimpleNamespace(is_over=lambda: next(looks))
+    parts.pool = SimpleNamespace(place_names=SimpleNamespace(is_over=lambda: next(looks)))
     assert len(parts.documents.readiness().reasons) == 1
 
 

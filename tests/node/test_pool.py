@@ -212,8 +212,8 @@ async def test_a_member_that_leaves_waits_until_the_others_know_it(
         first, second = [await pool.start(index, ping_interval_s=0.4) for index in range(2)]
         await wait_until(lambda: first.documents.pool().ready and second.documents.pool().ready)
         await pool.stop(second)
-        assert first.members is not None
-        [other] = first.members.others()
+        assert first.pool is not None
+        [other] = first.pool.members.others()
         assert other.peer.facts is not None
         assert (other.peer.facts.state, other.peer.facts.sessions) == ("stopping", 0)
 

@@ -71,7 +71,9 @@ async def test_a_session_that_began_anew_ends_the_older_one(pool: list[Node]) ->
 
 async def test_epochs_of_members_agree_whatever_their_clocks_show(pool: list[Node]) -> None:
     """The clock that is an hour ahead sets the others, as they answer each other."""
-    clocks = [node.sessions.ledger.epochs for node in pool if node.sessions is not None]
+    clocks = [
+        node.pool.sessions.ledger.epochs for node in pool if node.pool is not None and node.pool.sessions is not None
+    ]
     hour_ahead = clocks[0].reading + 3_600_000
     clocks[0].hear(hour_ahead)
     await wait_until(lambda: min(clock.reading for clock in clocks) >= hour_ahead)

@@ -6,27 +6,21 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fanout.api.models import (
-    HttpStatus,
     PoolDocument,
     PoolMember,
-    PoolStatus,
     utc_from_ns,
 )
 from fanout.config import LinkConfig
 from fanout.pool.convergence import Verdict
 from fanout.pool.member_facts import MemberFacts
 from fanout.pool.membership import AskFailure
-from fanout.pool.pool_members import OtherMember, PoolMembers
+from fanout.pool.pool_members import OtherMember
 from fanout.selection import Selector
 
-if TYPE_CHECKING:
-    from fanout.durable.moving.session_pool import SessionPool
-    from fanout.durable.ownership.ports import CopyFigures
-
-__all__ = ["config_digest", "pool_document", "pool_status"]
+__all__ = ["config_digest", "pool_document"]
 
 _DIGEST_BYTES: Final = 8
 _FAILURES: Final = {
@@ -91,39 +85,6 @@ def pool_document(
         members=tuple(members),
         fenced=fenced,
         stay_reasons=tuple(of_others) if seen else (f"{own.node} knows no other member",),
-    )
-
-
-def pool_status(
-    document: PoolDocument,
-    members: PoolMembers,
-    listener: HttpStatus,
-    sessions: SessionPool,
-    copies: CopyFigures | None,
-) -> PoolStatus:
-    """Return the figures of the pool.
-
-    Args:
-        document: Its members.
-        members: The questions between members.
-        listener: Connections of the listener for members.
-        sessions: The sessions that move.
-        copies: Figures of copies; None where none are kept.
-    """
-    return PoolStatus.of(
-        members,
-        members.convergence,
-        members.listener,
-        listener,
-        sessions.figures,
-        copies,
-        members=len(document.members),
-        members_reachable=sum(member.reachable for member in document.members),
-        members_ready=sum(member.ready is True for member in document.members),
-        members_equal=sum(member.digest_equal is True for member in document.members),
-        history_seconds=0.0 if copies is None else copies.history_seconds or 0.0,
-        fenced=document.fenced,
-        session_calls_total=sessions.calls_total,
     )
 
 
