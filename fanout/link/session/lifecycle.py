@@ -50,6 +50,7 @@ from fanout.link.session.evidence_retry import EvidenceRetry
 from fanout.link.session.selector_state import SelectorState
 from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.session.twin import TAKEN_OVER, TWIN_HINT, TwinAlarm
+from fanout.link.session.value_expiry import ValueExpiry
 from fanout.link.snapshot.audit import LiveAudits
 from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
 from fanout.link.snapshot.context import LinkContext
@@ -67,8 +68,6 @@ from fanout.selection import Selector
 __all__ = ["SessionLifecycle"]
 
 _NEVER = float("inf")
-_CLOCK_STEP_NS = 2_000_000_000
-"""A difference between the time of day and the monotonic clock that is larger than their drift between two looks."""
 _SETTLED_QUIETS = 3
 """Number of quiet times after which an unordered primary has no copies of a retained set under way any more."""
 _SESSION_GONE = "the primary has no session for this link any more"
@@ -97,7 +96,7 @@ class SessionLifecycle:
         now: Monotonic seconds.
         now_ns: Unix time in nanoseconds.
         events: Events since the last call of `take_events`.
-        expired_ns: When the newest expired value was removed, Unix time in nanoseconds; 0 for never.
+        expiry: Expiry of the replica's values.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class SessionLifecycle:
         self.missed = MissedValues(context.replica)
         self.now = 0.0
         self.now_ns = 0
-        self.expired_ns = 0
+        self.expiry = ValueExpiry(context.replica)
         self.absent = AbsentTopics(
             context,
             audits=self.audits,
@@ -149,10 +148,6 @@ class SessionLifecycle:
         self._piece_topics = piece_topics
         self._proved: tuple[RetainedPass, Iterator[None]] | None = None
         """The pass whose set is proved, and the steps that follow from that; None for none."""
-        self._clock_ahead_ns: int | None = None
-        """Nanoseconds by which the time of day was ahead of the monotonic clock when it was last looked at."""
-        self._clock_set_s: float | None = None
-        """When the time of day was set, monotonic seconds; None once a pass that began after it has ended."""
         self._joins_begun = 0
         """Number of passes over selectors that join."""
         self._snapshot_topics = 0
@@ -668,30 +663,17 @@ class SessionLifecycle:
     @property
     def next_expiry_ns(self) -> int | None:
         """When `remove_expired` has something to remove, Unix time in nanoseconds; None for never."""
-        waits = self.state is LinkState.TEARING_DOWN or self._clock_set_s is not None
-        return None if waits else self._replica.next_expiry_ns
+        return None if self.state is LinkState.TEARING_DOWN else self.expiry.next_ns
 
     def remove_expired(self) -> None:
         """Remove some expired values, unless a tear-down removes all values, or the time of day was set."""
         expiry_ns = self.next_expiry_ns
         if expiry_ns is not None and expiry_ns <= self.now_ns:
-            removed = self._replica.remove_expired(self.now_ns, self._piece_topics())
-            if removed.updates:
-                self.expired_ns = self.now_ns
-            self._tell_removed(removed)
+            self._tell_removed(self.expiry.remove(self.now_ns, piece=self._piece_topics()))
 
     def watch_clock(self) -> None:
-        """Look whether the time of day was set; if so, let no value expire until all are compared with the primary.
-
-        Call it before expired values are removed. A copy has the rest of the value's expiry, so its time is right
-        again after the comparison.
-        """
-        before_ns, self._clock_ahead_ns = self._clock_ahead_ns, self.now_ns - round(self.now * 1e9)
-        if before_ns is None or abs(self._clock_ahead_ns - before_ns) <= _CLOCK_STEP_NS:
-            return
-        if self._replica.next_expiry_ns is not None:
-            self._clock_set_s = self.now
-            self._replica.clock_was_set = True
+        """Look whether the time of day was set; to be called before expired values are removed."""
+        if self.expiry.watch_clock(now_ns=self.now_ns, now=self.now):
             self.call_audit("the time of day was set: values may have expired too early")
 
     # --- epochs and stages ---
@@ -827,10 +809,7 @@ class SessionLifecycle:
     def _finish(self, retained_pass: RetainedPass) -> None:
         self.stage = None
         self._peer.note_order(retained_pass.order, retained_pass.why)
-        began_s = retained_pass.started_s
-        if self._clock_set_s is not None and began_s is not None and began_s >= self._clock_set_s:
-            self._clock_set_s = None
-            self._replica.clock_was_set = False
+        self.expiry.note_compared(retained_pass.started_s)
         if self.auditing:
             self._begin_absence_check()
             return

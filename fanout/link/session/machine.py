@@ -106,7 +106,7 @@ class LinkSession:
             sender=self._sender,
             is_live=lambda: self.lifecycle.state is LinkState.LIVE and self.lifecycle.stage is None,
             is_in_order=lambda: self.lifecycle.state in _IN_ORDER,
-            expired_ns=lambda: self.lifecycle.expired_ns,
+            expired_ns=lambda: self.lifecycle.expiry.expired_ns,
         )
         """Cuts at the heartbeats of the members of a pool."""
         self.pipeline.cuts = self.cuts
