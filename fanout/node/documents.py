@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -45,7 +46,7 @@ from fanout.api.models import (
 from fanout.api.node_view import ClientOrder
 from fanout.api.unconfirmed_page import unconfirmed_page
 from fanout.chain.readiness_notice import ReadinessNotice, join
-from fanout.config import NodeConfig, Role
+from fanout.config import NodeConfig, Role, ServerConfig
 from fanout.errors import ConfigError, ListenError, RequestRefused
 from fanout.installation import build
 from fanout.link.model.audit_report import AuditReport
@@ -78,27 +79,13 @@ if TYPE_CHECKING:
 __all__ = ["NodeDocuments", "NodeParts"]
 
 _NS_PER_S: Final = 1_000_000_000
+_NO_LOAD: Final = ("qos_max", "topic_alias_max")
 _SERVER_LIMITS: Final = (
-    "connections_max",
-    "connections_per_address_max",
-    "connection_rate_max",
-    "connection_burst_max",
     "connect_timeout_s",
-    "unauthenticated_bytes_max",
-    "unauthenticated_bytes_per_address_max",
-    "sessions_max",
-    "subscriptions_max",
-    "filter_bytes_max",
-    "filter_levels_max",
-    "packet_bytes_max",
-    "user_properties_max",
     "receive_maximum",
-    "inflight_max",
-    "queue_messages_max",
-    "queue_bytes_max",
-    "retained_topics_max",
-    "retained_bytes_max",
+    *(one.name for one in fields(ServerConfig) if one.name.endswith("_max") and one.name not in _NO_LOAD),
 )
+"""Keys of `[server]` that bound what clients take."""
 
 
 class NodeParts(Protocol):

@@ -22,7 +22,7 @@ from fanout.durable.form.session_copy import COPIED_MESSAGES_MAX, SessionCopy, e
 from fanout.durable.form.session_export import SHORT_BYTES, SessionExport
 from fanout.durable.form.session_format import decode_in_steps
 from fanout.durable.hosting.session_values import SessionValues, owner_of
-from fanout.durable.ownership.move_messages import Fetched, Piece, Subscription, TakeQuestion
+from fanout.durable.ownership.move_messages import Fetched, Piece, TakeQuestion
 from fanout.durable.ownership.ownership import Owner, Reply
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.mqtt.properties import Properties
@@ -33,7 +33,6 @@ from fanout.server.base.counters import DropReason
 from fanout.server.client.authorization_flow import Claim, claim_of
 from fanout.server.client.server import Server
 from fanout.server.messages.encoding import Message
-from fanout.server.routing.subscribers import SubscriptionOptions
 from fanout.server.session.exported_session import ExportedSession, ExportedSubscription
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import (
@@ -138,7 +137,7 @@ class ServerSessions:
 
     # Sessions that go.
 
-    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+    def promise(self, question: TakeQuestion) -> tuple[ExportedSubscription, ...] | Reply:
         """End the connection of a session and keep it ready; return its subscriptions, or why another one begins."""
         session = self._registry.get(question.client_id)
         if session is None:
@@ -156,16 +155,7 @@ class ServerSessions:
             connection.disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
         self.take_back(question.client_id)
         self._going[question.client_id] = _Going()
-        return tuple(
-            Subscription(
-                one.topic_filter.decode(),
-                one.options.qos,
-                one.options.no_local,
-                one.options.retain_as_published,
-                one.options.identifier,
-            )
-            for one in subscriptions_of(session)
-        )
+        return subscriptions_of(session)
 
     def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
         """Note the place in the queues of promised sessions that a marker has in the stream of a link."""
@@ -309,24 +299,12 @@ class ServerSessions:
 
     # Sessions that come.
 
-    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+    async def collect(self, client_id: str, subscriptions: Sequence[ExportedSubscription]) -> None:
         """Collect the messages for a session that comes."""
         self.stop_collecting(client_id)
-        wanted = [
-            ExportedSubscription(
-                one.topic_filter.encode(),
-                SubscriptionOptions(
-                    qos=one.qos,
-                    no_local=one.no_local,
-                    retain_as_published=one.retain_as_published,
-                    identifier=one.identifier,
-                ),
-            )
-            for one in subscriptions
-        ]
-        coming = self._coming[client_id] = _Coming(self._registry.collect(wanted[:_STEP]))
-        if len(wanted) > _STEP:
-            await self._slices.run(self._collect_rest(coming, wanted))
+        coming = self._coming[client_id] = _Coming(self._registry.collect(subscriptions[:_STEP]))
+        if len(subscriptions) > _STEP:
+            await self._slices.run(self._collect_rest(coming, subscriptions))
 
     def _collect_rest(self, coming: _Coming, wanted: Sequence[ExportedSubscription]) -> Generator[None, None, None]:
         for first in range(_STEP, len(wanted), _STEP):

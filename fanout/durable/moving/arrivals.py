@@ -45,37 +45,23 @@ class Arrivals:
         self._waiting: dict[Move, None] = {}
         """Moves that wait for silent members; the longest waiting one first."""
 
-    def start(
-        self,
-        client_id: str,
-        *,
-        user: str,
-        superuser: bool,
-        anyone: bool,
-        clean: bool = False,
-        patience_s: float = 0.0,
-        is_offered: bool = False,
-    ) -> Move | None:
+    def start(self, question: TakeQuestion, *, patience_s: float = 0.0, is_offered: bool = False) -> Move | None:
         """Begin to bring a session here; return None when it is here, has all but arrived, or too many are coming.
 
         Args:
-            client_id: Its Client Identifier.
-            user: The verified user of its client; empty for a client without one.
-            superuser: True if that may read and write every topic.
-            anyone: True if this node has no access control.
-            clean: True if the client wants a new session, so that none comes here.
+            question: The question for it; its epoch is set here.
             patience_s: Time for which the client waits, for silent members that may have the session.
             is_offered: True if the member that has the session leaves, and has offered it.
         """
-        ledger, move = self._context.ledger, self._moves.get(client_id)
-        if move is None or not move.is_fetching or move.question[2:] != (user, superuser, anyone, clean):
+        client_id, ledger = question.client_id, self._context.ledger
+        move = self._moves.get(client_id)
+        if move is None or not move.is_fetching or move.question._replace(epoch=question.epoch) != question:
             epoch = ledger.next_epoch()
             own = ask(ledger.get(client_id), epoch) if self._room > 0 else None
             if own is None:
                 return None
             ledger.put(client_id, own)
-            question = TakeQuestion(client_id, epoch, user, superuser, anyone, clean)
-            move = self._begin(question, is_offered=is_offered)
+            move = self._begin(question._replace(epoch=epoch), is_offered=is_offered)
         if patience_s:
             move.patience_until_s = self._context.clock.monotonic() + patience_s
         return move

@@ -39,7 +39,6 @@ from fanout.durable.ownership.move_messages import (
     Piece,
     PieceQuestion,
     SessionQuestion,
-    Subscription,
     TakeQuestion,
 )
 from fanout.durable.ownership.ownership import (
@@ -56,6 +55,7 @@ from fanout.durable.ownership.ownership import (
 )
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.runtime.slices import in_turns
+from fanout.server.session.exported_session import ExportedSubscription
 
 __all__ = ["HolderAnswers", "Move", "admitted"]
 
@@ -86,7 +86,7 @@ class _Answers:
 
     given: list[tuple[str, Answer | None]]
     """Each member that is not dead, with its answer; None when none came."""
-    subscriptions: dict[str, Sequence[Subscription]]
+    subscriptions: dict[str, Sequence[ExportedSubscription]]
     """Member that holds the session to its subscriptions."""
     owner_since: int
     """Counter of the epoch since which the client has sessions that it may end; 0 for none."""
@@ -211,7 +211,7 @@ class Move:
         answers: list[tuple[str, Answer | None]] = []
         silent: set[str] = set()
         since: list[int] = []
-        subscriptions: dict[str, Sequence[Subscription]] = {}
+        subscriptions: dict[str, Sequence[ExportedSubscription]] = {}
         for other in living:
             future = asked.get(other.name)
             if future is not None and future.done() and not future.cancelled() and future.exception() is None:
@@ -237,7 +237,7 @@ class Move:
             answers.append((self._context.node, kept))
         return _Answers(answers, subscriptions, min(since, default=0), frozenset(silent))
 
-    async def _bring(self, found: Decision, subscriptions: Sequence[Subscription]) -> bool:
+    async def _bring(self, found: Decision, subscriptions: Sequence[ExportedSubscription]) -> bool:
         """Fetch the session from its holder; return whether it is here."""
         ledger, host, question = self._context.ledger, self._context.host, self.question
         client_id, epoch = question.client_id, question.epoch

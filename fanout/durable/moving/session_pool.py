@@ -22,9 +22,19 @@ from fanout.durable.moving.move import HolderAnswers, admitted
 from fanout.durable.moving.own_markers import OwnMarkers
 from fanout.durable.moving.passed_markers import PassedMarkers
 from fanout.durable.moving.returned import ReturnedSessions
-from fanout.durable.ownership.epochs import Epoch, encode_epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, encode_epoch
 from fanout.durable.ownership.ledger import SessionFigures, SessionLedger
-from fanout.durable.ownership.move_messages import CLAIM, COMMIT, FETCH, OFFER, PIECE, TAKE, ClaimAnswer, ClaimQuestion
+from fanout.durable.ownership.move_messages import (
+    CLAIM,
+    COMMIT,
+    FETCH,
+    OFFER,
+    PIECE,
+    TAKE,
+    ClaimAnswer,
+    ClaimQuestion,
+    TakeQuestion,
+)
 from fanout.durable.ownership.ownership import Choice
 from fanout.durable.ownership.ports import CopyFigures, Markers, Others, SessionHost
 from fanout.pool.membership import AskFailed
@@ -144,10 +154,7 @@ class SessionPool:
         self._host.own(client_id, since=since)
         self.ledger.begin(client_id, epoch)
         self.ledger.forget_older(client_id, epoch)
-        if is_copied:
-            self._claim_copied(client_id, epoch)
-        else:
-            self.claim({client_id: epoch})
+        self._claim_begun(client_id, epoch, is_copied=is_copied)
 
     def epoch_of(self, client_id: str) -> bytes:
         """Return since when the session of a client is this node's, as the pool writes it."""
@@ -164,9 +171,8 @@ class SessionPool:
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[SessionFound] = loop.create_future()
-        move = self._arrivals.start(
-            client_id, user=user, superuser=superuser, anyone=self._anyone, clean=clean, patience_s=self._silent_s
-        )
+        question = TakeQuestion(client_id, NO_EPOCH, user, superuser, self._anyone, clean)
+        move = self._arrivals.start(question, patience_s=self._silent_s)
         if move is None:
             self._give_later(found)
             return found
@@ -251,12 +257,11 @@ class SessionPool:
     async def _answer_offer(self, asker: str, body: bytes) -> bytes:
         """Answer OFFER: begin to take the sessions, as far as there is room."""
         answers = []
-        for client_id, _, user, superuser, anyone, _ in admitted(OFFER.decode(body), self.ledger):
-            is_free = not self.is_leaving and client_id not in self.ledger.moves
-            taken = is_free and self._arrivals.start(
-                client_id, user=user, superuser=superuser, anyone=anyone, is_offered=True
+        for question in admitted(OFFER.decode(body), self.ledger):
+            is_free = not self.is_leaving and question.client_id not in self.ledger.moves
+            answers.append(
+                is_free and self._arrivals.start(question._replace(clean=False), is_offered=True) is not None
             )
-            answers.append(bool(taken))
         return OFFER.encode_answers(answers)
 
     async def _answer_claim(self, asker: str, body: bytes) -> bytes:
@@ -272,16 +277,19 @@ class SessionPool:
             if not other.is_dead:
                 self.claim_at(other.name, epochs)
 
-    def _claim_copied(self, client_id: str, epoch: Epoch) -> None:
-        """Tell the others that a session is here since an epoch, once it is copied: the claim ends former copies."""
-        if self.copies is None:
-            self.claim({client_id: epoch})
-        else:
+    def _claim_begun(self, client_id: str, epoch: Epoch, *, is_copied: bool) -> None:
+        """Tell the others that a session is here since an epoch; of one that is copied once a copy is kept.
+
+        The claim ends former copies.
+        """
+        if is_copied and self.copies is not None:
             self.copies.sent.claim_when_kept(client_id, epoch)
+        else:
+            self.claim({client_id: epoch})
 
     def _came(self, client_id: str, epoch: Epoch, holder: str) -> None:
         """Note that a session has come from a member, which keeps it as it gave it away, and tell the others."""
-        self._claim_copied(client_id, epoch)
+        self._claim_begun(client_id, epoch, is_copied=True)
         if self.copies is not None:
             self.copies.sent.came_from(client_id, holder)
 
@@ -310,10 +318,7 @@ class SessionPool:
         """Go on with a session that is here as one that is later than all that are known."""
         epoch = self.ledger.next_epoch()
         self.ledger.begin(client_id, epoch)
-        if self._host.copy_again(client_id):
-            self._claim_copied(client_id, epoch)
-        else:
-            self.claim({client_id: epoch})
+        self._claim_begun(client_id, epoch, is_copied=self._host.copy_again(client_id))
         return epoch
 
     def _is_living(self, member: str) -> bool:

@@ -16,6 +16,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from fanout.durable.ownership.epochs import Epoch, is_epoch_node
 from fanout.durable.ownership.ownership import Answer, Owner, Reply
 from fanout.peer_text import read_document
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.exported_session import ExportedSubscription
 
 __all__ = [
     "CLAIM",
@@ -36,7 +38,6 @@ __all__ = [
     "Piece",
     "PieceQuestion",
     "SessionQuestion",
-    "Subscription",
     "TakeQuestion",
 ]
 
@@ -146,22 +147,12 @@ class TakeQuestion(NamedTuple):
     """True if the client wants a new session: the one there stays until that is claimed, and says whether it may."""
 
 
-class Subscription(NamedTuple):
-    """A subscription of a session that is promised; what it was granted."""
-
-    topic_filter: str
-    qos: int
-    no_local: bool
-    retain_as_published: bool
-    identifier: int
-
-
 class Holding(NamedTuple):
     """Answer to TAKE of one session."""
 
     answer: Answer
     """The answer."""
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[ExportedSubscription, ...]
     """Its subscriptions, with HELD."""
     owner_since: int = 0
     """Counter of the epoch since which the owner of a session has it that the client may end; 0 for none."""
@@ -283,7 +274,12 @@ def _decode_fetches(document: bytes) -> list[FetchQuestion]:
 
 def _encode_holdings(answers: Sequence[Holding]) -> bytes:
     rows = [
-        [one.answer.reply.value, *one.answer.epoch, [list(each) for each in one.subscriptions], one.owner_since]
+        [
+            one.answer.reply.value,
+            *one.answer.epoch,
+            [[topic_filter.decode(), *options] for topic_filter, options in one.subscriptions],
+            one.owner_since,
+        ]
         for one in answers
     ]
     return json.dumps(rows).encode()
@@ -361,8 +357,9 @@ def _claim_answer(row: object) -> ClaimAnswer:
     return ClaimAnswer(Epoch(_counter(counter), _node(node)), _flag(prevails))
 
 
-def _subscriptions(value: object) -> tuple[Subscription, ...]:
-    return tuple(Subscription(*row) for row in _rows(value, _text, _qos, _flag, _flag, _identifier))
+def _subscriptions(value: object) -> tuple[ExportedSubscription, ...]:
+    rows = _rows(value, _text, _qos, _flag, _flag, _identifier)
+    return tuple(ExportedSubscription(name.encode(), SubscriptionOptions(*options)) for name, *options in rows)
 
 
 def _list(value: object) -> list[Any]:

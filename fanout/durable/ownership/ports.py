@@ -10,10 +10,10 @@ from fanout.durable.ownership.held_copies import HeldCopy
 from fanout.durable.ownership.move_messages import (
     Fetched,
     Piece,
-    Subscription,
     TakeQuestion,
 )
 from fanout.durable.ownership.ownership import Owner, Reply
+from fanout.server.session.exported_session import ExportedSubscription
 
 __all__ = ["HERE", "CopyFigures", "Heirs", "Markers", "OtherMemberState", "Others", "SessionHost"]
 
@@ -45,7 +45,7 @@ class SessionHost(Protocol):
 
     # Sessions that go.
 
-    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+    def promise(self, question: TakeQuestion) -> tuple[ExportedSubscription, ...] | Reply:
         """End the connection of a session and keep it ready, once more if it was exported already.
 
         Returns:
@@ -108,7 +108,7 @@ class SessionHost(Protocol):
 
     # Sessions that come.
 
-    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+    async def collect(self, client_id: str, subscriptions: Sequence[ExportedSubscription]) -> None:
         """Collect the messages for a session that comes."""
 
     def note_collected(self, client_ids: Sequence[str], link: str) -> None:

@@ -24,7 +24,6 @@ from fanout.durable.ownership.move_messages import (
     Piece,
     PieceQuestion,
     SessionQuestion,
-    Subscription,
     TakeQuestion,
 )
 from fanout.durable.ownership.ownership import Answer, Owner, Reply
@@ -112,7 +111,9 @@ def said() -> dict[str, bytes]:
     moves, copies = move_messages, copy_messages
     version = CopyVersion(EPOCH, 7)
     rows: list[Row] = [CopyRow("c", version, b"copy"), CopyRow("d", version, None), PlacesRow(b"places", ("c",), 8)]
-    holding = Holding(Answer(Reply.HELD, EPOCH), (Subscription("a/#", 1, True, False, 2),), 3)
+    holding = Holding(
+        Answer(Reply.HELD, EPOCH), (ExportedSubscription(b"a/#", SubscriptionOptions(1, True, False, 2)),), 3
+    )
     return {
         "session": encode_session(SESSION),
         "copy": encode_copy(COPY),

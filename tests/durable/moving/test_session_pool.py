@@ -28,7 +28,6 @@ from fanout.durable.ownership.move_messages import (
     Holding,
     Piece,
     SessionQuestion,
-    Subscription,
     TakeQuestion,
 )
 from fanout.durable.ownership.ownership import Answer, Owner, Reply
@@ -36,6 +35,8 @@ from fanout.durable.ownership.ports import OtherMemberState
 from fanout.pool.call_batches import ITEMS_MAX
 from fanout.pool.membership import AskFailed, AskFailure
 from fanout.server.base.ports import SessionFound
+from fanout.server.routing.subscribers import SubscriptionOptions
+from fanout.server.session.exported_session import ExportedSubscription
 from tests.durable.alone import WithoutNotices
 from tests.support.waiting import wait_until
 
@@ -122,11 +123,12 @@ class Member(WithoutNotices):
         """Return whether a session is here."""
         return client_id in self.sessions
 
-    def promise(self, question: TakeQuestion) -> tuple[Subscription, ...] | Reply:
+    def promise(self, question: TakeQuestion) -> tuple[ExportedSubscription, ...] | Reply:
         """Promise every session but to user `other`."""
         if question.user == "other":
             return Reply.REFUSED
-        return tuple(Subscription(f"t/{number}/#", 1, False, False, 0) for number in range(self.subscriptions))
+        options = SubscriptionOptions(1)
+        return tuple(ExportedSubscription(b"t/%d/#" % number, options) for number in range(self.subscriptions))
 
     def note_place(self, client_ids: Sequence[str], link: str, marker: str) -> None:
         """Do without places."""
@@ -176,7 +178,7 @@ class Member(WithoutNotices):
             self.connected.discard(client_id)
         return len(self.connected)
 
-    async def collect(self, client_id: str, subscriptions: Sequence[Subscription]) -> None:
+    async def collect(self, client_id: str, subscriptions: Sequence[ExportedSubscription]) -> None:
         """Note that messages are collected."""
         assert subscriptions
         self.collecting.add(client_id)
