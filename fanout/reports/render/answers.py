@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from fanout.reports.render.completeness_tables import differing
 from fanout.reports.render.finding_tables import lacking_said
 from fanout.reports.render.table import (
     Cell,
@@ -19,11 +20,13 @@ from fanout.reports.render.table import (
     bounds_cell,
     build,
     build_list,
+    cause_cell,
     delay,
     number,
     text,
 )
 from fanout.reports.render.wording import (
+    CAUSES,
     NBSP,
     NOTHING,
     blind_spot,
@@ -37,7 +40,7 @@ from fanout.reports.render.wording import (
     span,
     timestamp,
 )
-from fanout.reports.values.document import DifferingTopic, LogEnd, MissingTopic, ReferenceSummary, Report, WindowSummary
+from fanout.reports.values.document import LogEnd, MissingTopic, ReferenceSummary, Report, WindowSummary
 from fanout.reports.values.findings import StalledTopic
 from fanout.reports.values.summary import (
     Answer,
@@ -52,7 +55,6 @@ from fanout.reports.values.summary import (
 )
 
 __all__ = [
-    "CAUSES",
     "answer_tables",
     "headline",
     "missing_by_topic",
@@ -61,21 +63,6 @@ __all__ = [
     "topic_tables",
     "trend_line",
 ]
-
-CAUSES: Final[dict[MissingCause, str]] = {
-    "restart": "node was down",
-    "new_epoch": "session lost",
-    "resumed": "queue cut while away",
-    "away": "still away",
-    "audit": "dropped while connected",
-    "upstream": "lost by a node above",
-    "skipped": "skipped by the node",
-    "selector": "left out by the selector",
-    "max_age": "left out for newer values",
-    "hidden": "not readable by this user",
-    "live": "unexplained",
-}
-"""Why updates are missing, in a few words."""
 
 _NEXT_STEPS: Final[dict[MissingCause, str]] = {
     "restart": "the node was down, or had not caught up yet. Nothing to do if you stopped it; otherwise its own log "
@@ -259,7 +246,7 @@ def missing_by_topic(report: Report) -> Table:
             lambda one: _until(report, one.last_missing, goes_on=one.going_on and one.node not in ended),
             numeric=False,
         ),
-        Column("why, mostly", lambda one: Cell(CAUSES[one.cause], "bad" if one.cause == "live" else ""), numeric=False),
+        Column("why, mostly", lambda one: cause_cell(one.cause), numeric=False),
     )
     found = report.missing_topics
     return build_list("missing-topics", "Missing updates by topic, worst first", columns, found)
@@ -274,16 +261,11 @@ def topic_tables(report: Report) -> list[Table]:
         Column("last one published", lambda one: Cell(_time(report, one.reference_newest))),
         Column("missed", lambda one: Cell(lacking_said(one), "bad")),
     )
-    differing: tuple[Column[DifferingTopic], ...] = (
-        text("node", lambda one: one.node),
-        text("topic", lambda one: one.topic),
-        Column("final value", lambda one: Cell(one.verdict, "bad"), numeric=False),
-    )
     stalls = None if report.stalls is None else report.stalls.topics
     tables = [
         missing_by_topic(report),
         build_list("topics-behind", "Topics that stopped", stopped, stalls, "Missed: updates after the last one here."),
-        build_list("topics-differ", "Topics whose final value is another", differing, report.differing),
+        differing(report),
     ]
     return [table for table in tables if table.rows]
 

@@ -6,97 +6,26 @@ Every text is escaped here; nothing in a chart comes from a log unescaped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from fanout.reports.render.wording import away_said, count, printable
-from fanout.reports.values.document import LagPoint, LagSeries, Outage, Propagation, TargetReport
-from fanout.reports.values.figures import FinalFigures, UpdateFigures
+from fanout.reports.render.wording import away_said, printable
+from fanout.reports.values.document import LagPoint, LagSeries, Outage, Propagation
 
 __all__ = [
-    "BARS_MAX",
     "CHARTS_MAX",
     "LINES_MAX",
-    "Bar",
-    "bars",
     "cumulative_lines",
-    "final_bars",
     "lag_lines",
-    "update_bars",
 ]
 
-BARS_MAX: Final = 40
-"""The most bars in one chart; those with the largest loss are kept."""
 CHARTS_MAX: Final = 12
 """The most charts of lag over time."""
 LINES_MAX: Final = 8
 """The most lines in the chart of distributions."""
-
-_WIDTH: Final = 760
-_LABEL_WIDTH: Final = 250
-_BAR_HEIGHT: Final = 22
-_LABEL_LENGTH_MAX: Final = 36
-
-
-_UPDATES: Final = {"applied": "applied", "reobtained": "re-obtained"} | {
-    name: name for name in ("conflated", "unknown", "missing")
-}
-_VALUES: Final = {name: name for name in ("equal", "pending", "unknown", "extra", "absent", "different")}
-_LACKING: Final = ("missing", "different", "absent", "extra")
-"""Pieces by which a bar is one of the worst; of equal ones `unknown` decides."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar: a name and the lengths of its pieces, each with the class that colours it."""
-
-    label: str
-    pieces: tuple[tuple[str, int], ...]
-
-    @property
-    def total(self) -> int:
-        """The length of all pieces."""
-        return sum(number for _, number in self.pieces)
-
-
-def update_bars(targets: Sequence[TargetReport]) -> list[Bar]:
-    """Return a bar for each selector, the worst first when there are too many."""
-    return _bars((target, target.updates) for target in targets)
-
-
-def final_bars(targets: Sequence[TargetReport]) -> list[Bar]:
-    """Return a bar for each selector's final values, the worst first when there are too many."""
-    return _bars((target, target.final) for target in targets)
-
-
-def bars(found: Sequence[Bar], *, title: str) -> str:
-    """Return a chart of bars, each as long as the others and cut into shares.
-
-    A piece that is not zero is at least visibly thick, so that one lost update in a million is seen.
-    """
-    height = len(found) * _BAR_HEIGHT + 6
-    room = _WIDTH - _LABEL_WIDTH - 6
-    parts = [_open(_WIDTH, height, title)]
-    for row, bar in enumerate(found):
-        y = 3 + row * _BAR_HEIGHT
-        label = bar.label if len(bar.label) <= _LABEL_LENGTH_MAX else bar.label[: _LABEL_LENGTH_MAX - 1] + "…"
-        parts.append(
-            f'<text class="label" x="{_LABEL_WIDTH - 8}" y="{y + 14}" text-anchor="end">{escape(label)}'
-            f"<title>{escape(bar.label)}</title></text>"
-        )
-        x = float(_LABEL_WIDTH)
-        for (name, number), width in zip(bar.pieces, _widths(bar, room), strict=True):
-            if number:
-                parts.append(
-                    f'<rect class="piece {name}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT - 6}">'
-                    f"<title>{escape(bar.label)}: {name} {count(number)} of {count(bar.total)}</title></rect>"
-                )
-                x += width
-    parts.append("</svg>")
-    return "".join(parts)
 
 
 def lag_lines(series: LagSeries, *, window_s: int, outages: Sequence[Outage] = ()) -> str:
@@ -159,7 +88,7 @@ def _lag_times(point: LagPoint) -> dict[str, int]:
 
 def cumulative_lines(found: Sequence[Propagation]) -> str:
     """Return, for each distribution, the share of updates that took less than a time."""
-    width, height, left, bottom, top = _WIDTH, 220, 48, 26, 8
+    width, height, left, bottom, top = 760, 220, 48, 26, 8
     bounds = [c.below_us for p in found for c in p.lag.cumulative]
     axis = _Axis.of([max(1, min(bounds) // 2), max(bounds)], left, width - 24)
     parts = [_open(width, height, "Share of updates that took less than a time")]
@@ -236,33 +165,3 @@ def _open(width: int, height: int, title: str) -> str:
 
 def _share_y(share: float, height: int, bottom: int, top: int) -> float:
     return height - bottom - share / 100 * (height - bottom - top)
-
-
-def _widths(bar: Bar, room: float) -> list[float]:
-    """Return the widths of a bar's pieces: shares of the room, but nothing that exists thinner than two units."""
-    thin = [0 < number / bar.total * room < 2 for _, number in bar.pieces]
-    wide = sum(number for (_, number), small in zip(bar.pieces, thin, strict=True) if not small)
-    left = room - 2 * sum(thin)
-    return [
-        2.0 if small else number / wide * left if wide else 0.0
-        for (_, number), small in zip(bar.pieces, thin, strict=True)
-    ]
-
-
-def _label(target: TargetReport) -> str:
-    return printable(f"{target.node}/{target.link} {target.filter}")
-
-
-def _bars(figures: Iterable[tuple[TargetReport, UpdateFigures | FinalFigures | None]]) -> list[Bar]:
-    found: list[tuple[tuple[int, int], Bar]] = []
-    for target, of_target in figures:
-        if of_target is None:
-            continue
-        names = _UPDATES if isinstance(of_target, UpdateFigures) else _VALUES
-        pieces = {kind: getattr(of_target, name) for name, kind in names.items()}
-        bar = Bar(_label(target), tuple(pieces.items()))
-        if bar.total:
-            found.append(((sum(pieces.get(kind, 0) for kind in _LACKING), pieces["unknown"]), bar))
-    if len(found) > BARS_MAX:
-        found = sorted(found, key=lambda entry: entry[0], reverse=True)[:BARS_MAX]
-    return [bar for _, bar in found]

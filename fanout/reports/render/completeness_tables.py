@@ -16,6 +16,7 @@ from fanout.reports.render.table import (
     Tone,
     build,
     build_list,
+    cause_cell,
     count_cell,
     moment,
     number,
@@ -24,7 +25,7 @@ from fanout.reports.render.table import (
     share_cell,
     text,
 )
-from fanout.reports.render.wording import NBSP, NOTHING, count, counted, percentage, timestamp
+from fanout.reports.render.wording import CAUSES, NBSP, NOTHING, count, counted, percentage, timestamp
 from fanout.reports.values.document import (
     CompletenessPoint,
     CompletenessSeries,
@@ -47,22 +48,6 @@ __all__ = [
 ]
 
 Figures = TypeVar("Figures")
-
-_CAUSES: Final = {
-    "restart": "node down",
-    "new_epoch": "new epoch",
-    "resumed": "session resumed",
-    "away": "still away",
-    "audit": "found by audit",
-    "upstream": "node above",
-    "skipped": "skipped",
-    "selector": "left out by selector",
-    "max_age": "left out for newer",
-    "hidden": "not readable",
-    "live": "unexplained",
-}
-"""The heads of the columns for `MissingCauses`."""
-
 
 _NEVER_HELD: Final = Cell(f"never{NBSP}held", "bad")
 
@@ -178,7 +163,7 @@ _UPDATES: Final[tuple[Column[_Compared[UpdateFigures]], ...]] = (
 _CAUSE_COLUMNS: Final[tuple[Column[_Lost], ...]] = (
     *of_part(_target_of, TARGET),
     number("missing", lambda one: one.updates),
-    *(_cause_column(cause, head) for cause, head in _CAUSES.items()),
+    *(_cause_column(cause, head) for cause, head in CAUSES.items()),
 )
 
 _WINDOWS: Final[tuple[Column[_Windows], ...]] = (
@@ -223,7 +208,7 @@ _MISSING: Final[tuple[Column[MissingUpdate], ...]] = (
     Column("sequence", lambda one: Cell(str(one.sequence))),
     moment("at", lambda one: one.origin),
     Column("superseded", lambda one: Cell("yes") if one.superseded else Cell("no", "bad"), numeric=False),
-    Column("link was", lambda one: Cell(_CAUSES[one.cause], "bad" if one.cause == "live" else ""), numeric=False),
+    Column("why", lambda one: cause_cell(one.cause), numeric=False),
 )
 
 _DIFFERING: Final[tuple[Column[DifferingTopic], ...]] = (
@@ -248,10 +233,10 @@ def by_identity(report: Report) -> Table:
 def causes(report: Report) -> Table:
     """Return the table of what links were doing when they lost updates, for the selectors that lost any."""
     note = (
-        "What the link was doing when they were published, by its own log. Node down: or not holding everything again "
-        "yet. New epoch: away, and the session was gone. Session resumed: away or stalled, and the primary had not "
-        "kept everything. Still away: at the end of the log. Found by audit: the primary had dropped something. "
-        "Node above: one of these holds for a node that it is fed by. Unexplained: live, and nothing says why."
+        "What the link was doing when they were published, by its own log. Node was down: or not holding everything "
+        "again yet. Queue cut while away: away or stalled, and the primary had not kept everything. Still away: at the "
+        "end of the log. Dropped while connected: an audit found it. Lost by a node above: one of these holds for a "
+        "node that it is fed by. Unexplained: live, and nothing says why."
     )
     return build("causes", "Missing updates, by what the link was doing", _CAUSE_COLUMNS, _lost(report), note)
 

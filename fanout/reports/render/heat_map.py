@@ -10,10 +10,10 @@ from html import escape
 from typing import Final
 
 from fanout.reports.render.wording import count, percentage, printable
-from fanout.reports.values.document import PrefixAtNode, PrefixNodes
+from fanout.reports.values.document import CompletenessPoint, PrefixAtNode, PrefixNodes
 from fanout.reports.values.figures import Listed, percent
 
-__all__ = ["heat_map", "heat_step"]
+__all__ = ["heat_map", "heat_step", "share_without"]
 
 _STEPS: Final = (100.0, 99.99, 99.9, 99.0, 90.0)
 """The least shares of the classes `heat-0` to `heat-4`; what is below has `heat-5`."""
@@ -28,8 +28,8 @@ def heat_map(prefixes: Listed[PrefixNodes]) -> str:
     rows: list[tuple[float, float, str, str]] = []
     for row in prefixes.listed:
         by_node = {one.node: one for one in row.nodes}
-        worst = min(_without(one, one.missing) for one in row.nodes)
-        least = min(_without(one, one.missing + one.unknown) for one in row.nodes)
+        worst = min(share_without(one, one.missing) for one in row.nodes)
+        least = min(share_without(one, one.missing + one.unknown) for one in row.nodes)
         cells = "".join(_cell(by_node[node]) if node in by_node else "<td></td>" for node in nodes)
         name = escape(printable(row.prefix))
         rows.append((worst, least, row.prefix, f'<tr><th scope="row">{name}</th>{cells}</tr>'))
@@ -50,14 +50,14 @@ def heat_step(share: float) -> int:
     return next((step for step, least in enumerate(_STEPS) if share >= least), len(_STEPS))
 
 
-def _without(one: PrefixAtNode, lacking: int) -> float:
+def share_without(one: PrefixAtNode | CompletenessPoint, lacking: int) -> float:
     """Return the share of what the reference saw without some of it; all of nothing."""
     share = percent(one.expected - lacking, one.expected)
     return 100.0 if share is None else share
 
 
 def _cell(one: PrefixAtNode) -> str:
-    at_most = _without(one, one.missing)
+    at_most = share_without(one, one.missing)
     step = heat_step(at_most)
     is_bound = one.expected > 0 and one.complete_percent_at_least is None
     missing = f"{count(one.missing)} of {count(one.expected)} missing{', at least' if is_bound else ''}"
@@ -66,5 +66,5 @@ def _cell(one: PrefixAtNode) -> str:
     kind = f" heat-{step}" if step else "" if is_bound else " unknown" if unknown else " heat-0"
     share = f"≤ {percentage(at_most)}" if is_bound else percentage(at_most)
     if unknown and not is_bound:
-        share = f"≥ {percentage(_without(one, one.missing + one.unknown))}"
+        share = f"≥ {percentage(share_without(one, one.missing + one.unknown))}"
     return f'<td class="number{kind}" title="{missing}{unknown}">{escape(share + unknown)}</td>'

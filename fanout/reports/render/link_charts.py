@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Final
 
-from fanout.reports.render.heat_map import heat_step
+from fanout.reports.render.heat_map import heat_step, share_without
 from fanout.reports.render.wording import NBSP, away_said, count, percentage, printable, seconds, timestamp
 from fanout.reports.values.document import CompletenessPoint, CompletenessSection, CompletenessSeries, Outage
-from fanout.reports.values.figures import percent
 from fanout.reports.values.findings import LinkEpoch, SnapshotSection
 
 __all__ = ["ROWS_MAX", "strips", "timeline"]
@@ -62,7 +61,7 @@ def _window(point: CompletenessPoint, x: float, length: float) -> str:
     unknown = min(_HEIGHT, max(_UNKNOWN_MIN, round(_HEIGHT * point.unknown / point.expected))) if point.unknown else 0
     boxes = []
     if unknown < _HEIGHT:
-        kind = f"heat-{heat_step(_share_without(point.missing, point.expected))}"
+        kind = f"heat-{heat_step(share_without(point, point.missing))}"
         boxes.append(_box(kind, x, length, said=said, height=_HEIGHT - unknown))
     if unknown:
         boxes.append(_box("unknown", x, length, said=said, y=_HEIGHT - unknown, height=unknown))
@@ -74,15 +73,10 @@ def _lacking(series: CompletenessSeries) -> tuple[int, int]:
     return sum(point.missing for point in series.points), sum(point.unknown for point in series.points)
 
 
-def _share_without(lacking: int, expected: int) -> float:
-    share = percent(expected - lacking, expected)
-    return 100.0 if share is None else share
-
-
 def _window_said(point: CompletenessPoint) -> str:
     lacking = [f"{count(number)} {name}" for number, name in ((point.missing, "missing"), (point.unknown, "unknown"))]
     bound = f"≥{NBSP}" if point.unknown else ""
-    there = bound + percentage(_share_without(point.missing + point.unknown, point.expected))
+    there = bound + percentage(share_without(point, point.missing + point.unknown))
     return f"from {timestamp(point.at, decimals=0)}: {there} of {count(point.expected)}, {', '.join(lacking)}"
 
 

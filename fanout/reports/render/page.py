@@ -161,12 +161,8 @@ def _folded_chart(report: Report, key: str) -> str:
 def _chart(report: Report, key: str) -> str:
     """Return what is drawn above a table; an empty string for most."""
     match key:
-        case "updates":
-            return _bar_chart(charts.update_bars(report.targets), "Shares of the expected updates", len(report.targets))
         case "over-time":
             return _complete_over_time(report)
-        case "final-values":
-            return _bar_chart(charts.final_bars(report.targets), "Shares of the final values", len(report.targets))
         case "prefixes":
             return "" if report.prefix_map is None else heat_map(report.prefix_map)
         case "propagation":
@@ -225,15 +221,6 @@ def _legend(names: list[tuple[str, str]], *, lines: bool = False) -> str:
         for kind, name in names
     )
     return f'<ul class="legend">{entries}</ul>'
-
-
-def _bar_chart(found: list[charts.Bar], title: str, targets: int) -> str:
-    if not found:
-        return ""
-    present = {name for bar in found for name, number in bar.pieces if number}
-    kinds = [name for name, _ in found[0].pieces if name in present]
-    cut = f'<p class="note">The {len(found)} worst of {count(targets)}.</p>' if len(found) == charts.BARS_MAX else ""
-    return _legend([(kind, kind) for kind in kinds]) + _wide(charts.bars(found, title=title)) + cut
 
 
 def _wide(chart: str) -> str:

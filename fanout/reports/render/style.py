@@ -11,15 +11,13 @@ STYLE: Final = """
   color-scheme: light dark;
   --page: #ffffff; --text: #1c2430; --quiet: #5b6675; --line: #dfe4ea; --band: #f5f7f9;
   --good: #1a7f4b; --fair: #9a6700; --bad: #c62839; --notice: #fff6dd; --notice-line: #e0b84c;
-  --applied: #4c9f70; --copied: #3f88c5; --folded: #8e6cc0; --wait: #b9c2cc; --doubt: #e0a526; --lost:
-  #d1344b; --odd: #d9772b;
+  --applied: #4c9f70; --wait: #b9c2cc; --doubt: #e0a526; --lost: #d1344b;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14181d; --text: #e3e8ee; --quiet: #98a4b3; --line: #2c343d; --band: #1b2127;
     --good: #57c785; --fair: #e3b341; --bad: #ff7b86; --notice: #2c2611; --notice-line: #8a6d1f;
-    --applied: #4fae7b; --copied: #5aa2dd; --folded: #a98ad8; --wait: #55606c; --doubt: #d8a032; --lost:
-    #ef5d70; --odd: #e58a45;
+    --applied: #4fae7b; --wait: #55606c; --doubt: #d8a032; --lost: #ef5d70;
   }
 }
 * { box-sizing: border-box; }
@@ -70,10 +68,9 @@ svg text { fill: currentColor; font-size: 12px; font-family: inherit; }
 svg .tick { fill: var(--quiet); font-size: 11px; }
 .grid { stroke: var(--line); stroke-width: 1; }
 .line { fill: none; stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
-.applied, .equal { fill: var(--applied); } .re-obtained { fill: var(--copied); } .conflated { fill: var(--folded); }
-.pending { fill: var(--wait); } .unknown { fill: var(--doubt); } .missing, .different { fill: var(--lost); }
+.applied { fill: var(--applied); }
+.pending { fill: var(--wait); } .unknown { fill: var(--doubt); } .different { fill: var(--lost); }
 .outage { fill: var(--text); } .band { opacity: .13; }
-.absent { fill: var(--odd); } .extra { fill: var(--folded); }
 .p50 { stroke: var(--applied); } .p99 { stroke: var(--doubt); } .most { stroke: var(--lost); }
 .series-0 { stroke: #4c9f70; } .series-1 { stroke: #3f88c5; } .series-2 { stroke: #d9772b; } .series-3 {
 stroke: #8e6cc0; } .series-4 { stroke: #d1344b; } .series-5 { stroke: #e0a526; } .series-6 { stroke: #1d9aa8;

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final, Generic, Literal, TypeVar
 
 from fanout.reports.render.wording import (
+    CAUSES,
     NBSP,
     NOTHING,
     count,
@@ -22,6 +23,7 @@ from fanout.reports.render.wording import (
 )
 from fanout.reports.values.document import TargetReport
 from fanout.reports.values.figures import AtLink, AtSelector, Listed
+from fanout.reports.values.summary import MissingCause
 
 __all__ = [
     "LINK",
@@ -36,6 +38,7 @@ __all__ = [
     "bounds_cell",
     "build",
     "build_list",
+    "cause_cell",
     "count_cell",
     "delay",
     "length",
@@ -191,6 +194,11 @@ def build_list(
     if found is None:
         return build(key, title, columns, (), note)
     return build(key, title, columns, found.listed, note, total=found.total)
+
+
+def cause_cell(cause: MissingCause) -> Cell:
+    """Return why updates are missing."""
+    return Cell(CAUSES[cause], "bad" if cause == "live" else "")
 
 
 def count_cell(number: int | None, tone: Tone = "") -> Cell:

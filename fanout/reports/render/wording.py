@@ -9,8 +9,10 @@ from typing import Final
 
 from fanout import escaping
 from fanout.reports.values.document import Outage, ReferenceSummary, Report, Verdict
+from fanout.reports.values.summary import MissingCause
 
 __all__ = [
+    "CAUSES",
     "NBSP",
     "NOTHING",
     "away_said",
@@ -33,6 +35,21 @@ NOTHING: Final = "–"
 
 NBSP: Final = "\u00a0"
 """Between a number and its unit, so that no line ends there."""
+
+CAUSES: Final[dict[MissingCause, str]] = {
+    "restart": "node was down",
+    "new_epoch": "session lost",
+    "resumed": "queue cut while away",
+    "away": "still away",
+    "audit": "dropped while connected",
+    "upstream": "lost by a node above",
+    "skipped": "skipped by the node",
+    "selector": "left out by the selector",
+    "max_age": "left out for newer values",
+    "hidden": "not readable by this user",
+    "live": "unexplained",
+}
+"""Why updates are missing, in a few words."""
 
 printable: Final = partial(escaping.printable, length_max=400)
 """Makes text of strangers fit for a cell, not longer than a line or two; the JSON has all of it."""

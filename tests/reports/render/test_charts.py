@@ -7,53 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from fanout.reports.render.charts import (
-    BARS_MAX,
-    Bar,
-    bars,
-    cumulative_lines,
-    final_bars,
-    lag_lines,
-    update_bars,
-)
+from fanout.reports.render.charts import cumulative_lines, lag_lines
 from fanout.reports.values.document import LagPoint, LagSeries, Propagation
-from tests.reports.documents import BEGIN, HOSTILE, final, lag_figures, stamped, target, unstamped
+from tests.reports.documents import BEGIN, HOSTILE, lag_figures
 
 
 def drawn(svg: str) -> ET.Element:
     """Return a chart as a tree: it is well-formed, and nothing in it is styled from inside."""
     assert "style=" not in svg
     return ET.fromstring(svg)
-
-
-def test_bars_show_every_piece_that_exists() -> None:
-    """One missing update in a million is still two units wide, and the pieces fill the bar."""
-    tree = drawn(bars([Bar("edge", (("applied", 999_999), ("missing", 1), ("unknown", 0)))], title="t"))
-    widths = {rect.attrib["class"].split()[1]: float(rect.attrib["width"]) for rect in tree.iter("rect")}
-    assert set(widths) == {"applied", "missing"}
-    assert widths["missing"] == 2
-    assert sum(widths.values()) == pytest.approx(504)
-
-
-def test_labels_are_escaped_and_cut_with_the_whole_text_beside() -> None:
-    """A hostile or long name is text, shortened in the chart and whole in its title."""
-    svg = bars([Bar(f"{HOSTILE}{'x' * 50}".replace("\x1b", ""), (("applied", 1),))], title=HOSTILE.replace("\x1b", ""))
-    assert "<script" not in svg
-    tree = drawn(svg)
-    label = next(tree.iter("text"))
-    assert len(label.text or "") == 36
-    assert (label.text or "").endswith("…")
-
-
-def test_update_and_final_bars_keep_the_worst() -> None:
-    """A chart has a bounded number of bars: those with the largest loss; selectors without figures have none."""
-    targets = [target(f"n{n}", figures=stamped(missing=n), finals=final(different=n)) for n in range(BARS_MAX + 5)]
-    targets.append(target(figures=unstamped(), finals=final(equal=0)))
-    for found in (update_bars(targets), final_bars(targets)):
-        assert len(found) == BARS_MAX
-        assert found[0].label.startswith(f"n{BARS_MAX + 4}/")
-    assert [bar.label for bar in update_bars(targets[:2])] == ["n0/up plant/#", "n1/up plant/#"]
-    assert final_bars(targets[-1:]) == []
 
 
 def series(*points: tuple[int, int]) -> LagSeries:

@@ -56,8 +56,8 @@ def test_what_links_were_doing_when_they_lost_updates_is_said_of_those_that_did(
     whole, lossy, doubtful = stamped(), stamped(missing=3), unstamped(missing=5)
     made = report(target(figures=whole), target(figures=lossy), target("other", figures=doubtful))
     first, second = texts(made, "causes")
-    assert (first["missing"], first["new epoch"], first["unexplained"]) == ("3", "3", "0")
-    assert (second["missing"], second["new epoch"]) == ("5", "5")
+    assert (first["missing"], first["session lost"], first["unexplained"]) == ("3", "3", "0")
+    assert (second["missing"], second["session lost"]) == ("5", "5")
     assert [row[-1].tone for row in table_of(made, "causes").rows] == ["good", "good"]
     assert "causes" not in [table.key for table in tables_of(report(target(figures=whole)))]
 
