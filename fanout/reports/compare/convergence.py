@@ -120,8 +120,8 @@ def windows_of(points: DataFrame) -> DataFrame:
         .where(sf.col("spoke") > 1)
         .groupBy("set")
         .agg(
-            sf.count(sf.lit(1)).alias("compared"),
-            sf.count_if(same).alias("equal"),
+            sf.count(sf.lit(1)).alias("windows_compared"),
+            sf.count_if(same).alias("windows_equal"),
             sf.max(sf.when(same, sf.col("window_us"))).alias("last_equal_us"),
         )
     )

@@ -126,7 +126,7 @@ def summarize_periods(periods: DataFrame) -> DataFrame:
         sf.max(sf.when(shown, sf.col("ready_us"))).alias("most_ready_us"),
         sf.max_by("ready_us", latest).alias("last_ready_us"),
         sf.max_by("topics", latest).alias("topics"),
-        sf.max_by("evidence", latest).alias("evidence"),
+        sf.coalesce(sf.max_by("evidence", latest), sf.lit("")).alias("evidence"),
     )
 
 

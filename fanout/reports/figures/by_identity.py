@@ -319,15 +319,8 @@ class _Comparison:
         series: dict[tuple[str, str], list[CompletenessPoint]] = defaultdict(list)
         for key in sorted({*expected, *lacking}):
             node, link, at_us = key
-            lost = lacking.get(key, {})
-            series[node, link].append(
-                CompletenessPoint(
-                    at=time_of(at_us),
-                    expected=expected.get(key, 0),
-                    missing=lost.get("missing", 0),
-                    unknown=lost.get("unknown", 0),
-                )
-            )
+            lost = lacking.get(key, {"missing": 0, "unknown": 0})
+            series[node, link].append(CompletenessPoint.of(lost, at=time_of(at_us), expected=expected.get(key, 0)))
         return CompletenessSection(
             window_s=self._window_us // 1_000_000,
             series=tuple(
@@ -346,30 +339,19 @@ class _Comparison:
         return branches.hidden_branches(collect_rows(empty), lost_share=shares)
 
     def _missing_topic(self, row: Row, around: Around, hidden: Sequence[Branch]) -> MissingTopic:
-        return MissingTopic(
-            **self._place(row["target"]),
-            topic=row["topic"],
-            missing=row["missing"],
-            unknown=row["unknown"],
-            superseded=row["superseded"],
+        return MissingTopic.of(
+            row | self._place(row["target"]),
             cause=_cause(max(_CAUSES, key=lambda cause: row[cause]), row, hidden),
             **_since(row, around.get(("topic", row["target"], row["topic"]), {})),
         )
 
     def _missing_update(self, row: Row, hidden: Sequence[Branch]) -> MissingUpdate:
-        return MissingUpdate(
-            **self._place(row["target"]),
-            **{name: row[name] for name in ("topic", "primary", "epoch", "sequence")},
-            cause=_cause(row["cause"], row, hidden),
-            origin=time_of(row["origin_us"]),
-            superseded=row["superseded"],
-        )
+        return MissingUpdate.of(row | self._place(row["target"]), cause=_cause(row["cause"], row, hidden))
 
     def _list_prefixes(self, worst: Listed[Row], around: Around) -> Listed[PrefixFigures]:
         listed = tuple(
-            PrefixFigures(
-                **self._place(row["target"]),
-                **{name: row[name] for name in ("prefix", "expected", "missing", "unknown")},
+            PrefixFigures.of(
+                row | self._place(row["target"]),
                 complete_percent_at_least=(
                     percent(row["expected"] - row["missing"] - row["unknown"], row["expected"])
                     if self._shows_all(self._scope.targets[row["target"]])

@@ -22,6 +22,7 @@ from fanout.reports.values.findings import ApartTopic, ConvergenceSection, Conve
 
 __all__ = ["describe_convergence"]
 
+_NO_WINDOWS = {"windows_compared": 0, "windows_equal": 0, "last_equal_us": None}
 _PLACES = "member int, set int, node string, link string, selector string, whole boolean"
 
 
@@ -36,19 +37,16 @@ def describe_convergence(material: Material) -> Part:
     width_us = window_us(end_us - begin_us)
     windows = _windows(states, width_us=width_us, parquet=parquet)
     sets = tuple(
-        ConvergenceSet(
+        ConvergenceSet.of(
+            windows.get(one.id, _NO_WINDOWS),
             filter=one.selection.filter,
             exclude=one.selection.exclude,
             basis=states.scope.groups[one.group].basis,
             settled_until=time_of(one.judged_until_us) if at_end else None,
             members=_members(states, one, at_end=at_end),
             **{verdict: _sum(states, one, f"set_{verdict}") if at_end else None for verdict in convergence.VERDICTS},
-            windows_compared=said.get("compared", 0),
-            windows_equal=said.get("equal", 0),
-            last_equal=None if said.get("last_equal_us") is None else time_of(said["last_equal_us"]),
         )
         for one in states.sets
-        for said in (windows.get(one.id, {}),)
     )
     apart = None
     if at_end:

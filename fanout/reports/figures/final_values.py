@@ -28,7 +28,7 @@ def describe_finals(material: Material) -> Part:
         for target in scope.targets
         if not target.selection.limits.keeps_values_out
     }
-    total = sum(figure.different + figure.absent + figure.extra for figure in figures.values())
+    total = sum(figure.unequal for figure in figures.values())
     parquet.write("final_values", states.frame.where("final IS NOT NULL").withColumnRenamed("final", "verdict"))
     compared = sf.col("target").isin(*figures)
     unequal = states.frame.where(compared & sf.col("final").isin(*UNEQUAL)).select("target", "topic", "final")

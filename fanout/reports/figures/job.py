@@ -199,12 +199,9 @@ def _target_report(target: Target, scope: Scope, parts: Sequence[Part], *, ends:
 
 
 def _describe_reference(scope: Scope, sequences: tuple[ReferenceSequences, ...]) -> ReferenceSummary:
+    reference = scope.reference
     return ReferenceSummary(
-        name=scope.reference.name,
-        kind=scope.reference.kind,
-        nodes=scope.reference.nodes,
-        chosen=scope.reference.chosen,
-        sequences=sequences,
+        name=reference.name, kind=reference.kind, nodes=reference.nodes, chosen=reference.chosen, sequences=sequences
     )
 
 

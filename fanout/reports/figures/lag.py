@@ -112,11 +112,9 @@ def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[
         figures = Distribution(**_values(row))
         clock = clocks.get(_series(row))
         listed.append(
-            PrefixLag(
-                node=row["node"],
-                link=row["link"],
+            PrefixLag.of(
+                row,
                 stamped_by=row["stamp_primary"],
-                prefix=row["prefix"],
                 lag=figures,
                 corrected=correct(figures, percentiles=_spans(row), difference=clock),
             )
@@ -149,11 +147,7 @@ def _describe_cells(
         cells = lag.add_up_others(cells, publishers=publishers)
         ranked = collect_rows(_ranked(cells, from_us=from_us))
     distributions = [(row, _figures(row)) for row in ranked if not row["series"]]
-    heartbeat = tuple(
-        RoundTrip(node=row["node"], link=row["link"], lag=figures)
-        for row, figures in distributions
-        if row["kind"] == "heartbeat"
-    )
+    heartbeat = tuple(RoundTrip.of(row, lag=figures) for row, figures in distributions if row["kind"] == "heartbeat")
     stamped = [(row, figures) for row, figures in distributions if row["kind"] == "propagation"]
     raw = [_propagation(row, figures) for row, figures in stamped]
     of_one_clock = [one for one in raw if one.stamped_by != lag.OTHERS]
@@ -172,9 +166,8 @@ def _describe_cells(
 
 def _propagation(row: dict[str, Any], figures: LagFigures, *, clocks: _Clocks | None = None) -> Propagation:
     difference = None if clocks is None else clocks.get(_series(row))
-    return Propagation(
-        node=row["node"],
-        link=row["link"],
+    return Propagation.of(
+        row,
         filter=row["selector"],
         stamped_by=row["stamp_primary"],
         lag=figures,
@@ -220,7 +213,7 @@ def _figures(row: dict[str, Any]) -> LagFigures:
 def _over_time(ranked: list[dict[str, Any]], *, clocks: _Clocks) -> tuple[LagSeries, ...]:
     series: dict[tuple[str, str, str], list[LagPoint]] = defaultdict(list)
     for row in ranked:
-        figures = {name: value for name, value in _values(row).items() if name in LagPoint.model_fields}
+        figures = _values(row)
         clock = clocks.get(_series(row))
         if clock is not None and clock.estimate_us is not None:
             spans, ahead_us = _spans(row), clock.estimate_us
@@ -229,8 +222,7 @@ def _over_time(ranked: list[dict[str, Any]], *, clocks: _Clocks) -> tuple[LagSer
                 "corrected_p99_us": correct_percentile(spans[99], ahead_us=ahead_us),
                 "corrected_most_us": row["most_us"] - ahead_us,
             }
-        point = LagPoint.model_validate({"at": time_of(row["window_us"]), **figures})
-        series[_series(row)].append(point)
+        series[_series(row)].append(LagPoint.of(figures, at=time_of(row["window_us"])))
     return tuple(
         LagSeries(node=node, link=link, stamped_by=stamped_by, points=tuple(points))
         for (node, link, stamped_by), points in series.items()

@@ -53,29 +53,12 @@ def _ready(
 ) -> ReadySection:
     return ReadySection(
         links=tuple(
-            ReadySummary(
-                **{name: row[name] for name in ("node", "link", "ready", "topics")},
-                attempts=row["shown"],
-                first_live=None if row["first_live_us"] is None else time_of(row["first_live_us"]),
-                first_ready_s=_seconds(row["first_ready_us"]),
-                last_ready_s=_seconds(row["last_ready_us"]),
-                most_ready_s=_seconds(row["most_ready_us"]),
-                evidence=row["evidence"] or "",
-                tear_downs=torn[row["node"], row["link"]],
-            )
-            for row in links
+            ReadySummary.of(row, attempts=row["shown"], tear_downs=torn[row["node"], row["link"]]) for row in links
         ),
         attempts=Listed[Attempt](
             total=sum(row["ready"] for row in links),
             listed=tuple(
-                Attempt(
-                    **{name: row[name] for name in ("node", "link", "topics", "evidence")},
-                    connecting=time_of(row["begin_us"]),
-                    live=time_of(row["live_us"]),
-                    ready_s=row["ready_us"] / 1e6,
-                )
-                for row in latest
-                if row["kind"] == "attempt"
+                Attempt.of(row, connecting=time_of(row["begin_us"])) for row in latest if row["kind"] == "attempt"
             ),
         ),
     )
@@ -83,37 +66,18 @@ def _ready(
 
 def _snapshots(links: list[dict[str, Any]], *, latest: list[dict[str, Any]]) -> SnapshotSection:
     return SnapshotSection(
-        links=tuple(
-            LinkSnapshots(
-                **{name: row[name] for name in ("node", "link", "ready", "never", "pending", "tear_downs", "topics")},
-                epochs=row["shown"],
-                least_ready_s=_seconds(row["least_ready_us"]),
-                most_ready_s=_seconds(row["most_ready_us"]),
-                last_ready_s=_seconds(row["last_ready_us"]),
-                evidence=row["evidence"] or "",
-            )
-            for row in links
-        ),
+        links=tuple(LinkSnapshots.of(row, epochs=row["shown"]) for row in links),
         epochs=Listed[LinkEpoch](
             total=sum(row["shown"] for row in links),
             listed=tuple(
-                LinkEpoch(
-                    **{name: row[name] for name in ("node", "link", "verdict", "entered_live", "selectors", "topics")},
-                    evidence=row["evidence"],
-                    tear_downs=row["tear_downs"],
+                LinkEpoch.of(
+                    row,
                     process=row["node_epoch"],
                     epoch=row["number"],
-                    begin=time_of(row["begin_us"]),
                     ready=None if row["live_us"] is None else time_of(row["live_us"]),
-                    ready_s=_seconds(row["ready_us"]),
-                    last=time_of(row["last_us"]),
                 )
                 for row in latest
                 if row["kind"] == "epoch"
             ),
         ),
     )
-
-
-def _seconds(microseconds: int | None) -> float | None:
-    return None if microseconds is None else microseconds / 1e6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import traffic
@@ -17,6 +19,7 @@ from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraff
 __all__ = ["basis_statement", "describe_traffic"]
 
 _SOURCES = "node string, link string, `group` int, settled_until_us bigint"
+_NOTHING: Final = dict.fromkeys(("updates", "payload_bytes", "topics", "prefixes", "pending"), 0)
 
 
 def basis_statement(reference: Reference) -> str:
@@ -69,26 +72,20 @@ def describe_traffic(material: Material) -> Part:
     section = TrafficSection(
         depth=depth,
         sources=tuple(
-            SourceTraffic(
-                source=titles[group.id],
-                basis=group.basis,
-                exact=group.exact,
-                **{
-                    name: whole[group.id][name] if group.id in whole else 0
-                    for name in ("updates", "payload_bytes", "topics", "prefixes", "pending")
-                },
+            SourceTraffic.of(
+                whole.get(group.id, _NOTHING), source=titles[group.id], basis=group.basis, exact=group.exact
             )
             for group in scope.groups
         ),
         prefixes=Listed[PrefixTraffic](
             total=sum(row["prefixes"] for row in whole.values()),
             listed=tuple(
-                PrefixTraffic(
+                PrefixTraffic.of(
+                    row,
                     source=titles[row["group"]],
                     updates_percent=percent(row["updates"], whole[row["group"]]["updates"]) or 0.0,
                     bytes_percent=percent(row["payload_bytes"], whole[row["group"]]["payload_bytes"]),
                     publishers=tuple(Publisher(**one.asDict()) for one in row["publishers"]),
-                    **{name: row[name] for name in ("prefix", "updates", "payload_bytes", "topics", "retained")},
                 )
                 for row in busiest
             ),

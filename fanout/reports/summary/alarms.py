@@ -25,10 +25,11 @@ def list_alarms(alarms: Iterable[AlarmSummary], *, window: AskedWindow, limit: i
         newest = max(parts, key=lambda part: part.last_us)
         _, reason, hint = parse_alarm_detail(newest.detail)
         listed.append(
-            Alarm.model_validate(
-                {"node": node, "link": link, "kind": event, "message": message, "reason": reason, "hint": hint}
-                | {"times": sum(part.times for part in parts), "last": time_of(newest.last_us)}
-                | {"first": time_of(min(part.first_us for part in parts))}
+            Alarm.of(
+                {"node": node, "link": link, "kind": event, "message": message, "reason": reason, "hint": hint},
+                times=sum(part.times for part in parts),
+                first=time_of(min(part.first_us for part in parts)),
+                last=time_of(newest.last_us),
             )
         )
     listed.sort(key=lambda one: (-one.last.timestamp(), one.node, one.link, one.message))

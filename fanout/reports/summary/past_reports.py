@@ -62,11 +62,4 @@ def _lag(node: str, report: Report) -> tuple[PastLag, ...]:
 def _past_lag(one: Propagation) -> PastLag | None:
     if (corrected := one.corrected) is None or one.lag.rows < ROWS_MIN:
         return None
-    return PastLag(
-        link=one.link,
-        stamped_by=one.stamped_by,
-        updates=one.lag.rows,
-        p50_us=corrected.p50_us,
-        p99_us=corrected.p99_us,
-        uncertain_us=corrected.uncertain_us,
-    )
+    return PastLag.of(dict(one) | dict(corrected), updates=one.lag.rows)

@@ -28,6 +28,7 @@ _PREFIXES_MAX = 3
 """With more, none is named: those that are named have all that a node lacks."""
 _STAMPERS_MAX = 3
 """Those that stamped, of one node: those whose updates were latest are kept."""
+_UNKNOWN_LAG = dict.fromkeys(("p50_us", "p99_us", "uncertain_us"))
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
 
 
@@ -50,10 +51,8 @@ def summarize(report: Report, *, cut_off: bool = False, history: Sequence[PastRe
         nodes=tuple(nodes),
         lag=tuple(lag for node in nodes for lag in _lag(node.node, report.lag)),
         hops=tuple(
-            HopSummary(
-                from_node=hop.from_node,
-                to_node=hop.to_node,
-                stamped_by=hop.stamped_by,
+            HopSummary.of(
+                dict(hop),
                 mean_us=hop.mean_us if hop.corrected_mean_us is None else hop.corrected_mean_us,
                 uncertain_us=None if hop.corrected_mean_us is None else hop.uncertain_us,
             )
@@ -157,7 +156,7 @@ def _shows_all(target: TargetReport) -> bool:
 
 def _judged_values(target: TargetReport) -> int:
     final = target.final
-    return 0 if final is None else final.equal + final.different + final.absent + final.extra
+    return 0 if final is None else final.equal + final.unequal
 
 
 def _shares(targets: Sequence[TargetReport]) -> tuple[float | None, float | None]:
@@ -210,7 +209,7 @@ def _topics_behind(node: str, report: Report) -> int | None:
 
 def _topics_different(targets: Sequence[TargetReport]) -> int | None:
     finals = [target.final for target in targets if target.final is not None]
-    return sum(one.different + one.absent + one.extra for one in finals) if finals else None
+    return sum(one.unequal for one in finals) if finals else None
 
 
 def _lag(node: str, lag: LagSection) -> tuple[LagSummary, ...]:
@@ -222,20 +221,17 @@ def _lag(node: str, lag: LagSection) -> tuple[LagSummary, ...]:
     found: list[LagSummary] = []
     for stamped_by, selectors in by_stamper.items():
         worst = max(selectors, key=_p99_us)
-        corrected = worst.corrected
         ahead = [
             clock.estimate_us
             for clock in lag.clocks
             if (clock.node, clock.link, clock.stamped_by) == (node, worst.link, stamped_by)
         ]
         found.append(
-            LagSummary(
+            LagSummary.of(
+                _UNKNOWN_LAG if worst.corrected is None else dict(worst.corrected),
                 node=node,
                 stamped_by=stamped_by,
                 updates=sum(one.lag.rows for one in selectors),
-                p50_us=None if corrected is None else corrected.p50_us,
-                p99_us=None if corrected is None else corrected.p99_us,
-                uncertain_us=None if corrected is None else corrected.uncertain_us,
                 raw_p99_us=worst.lag.p99_us,
                 clock_ahead_us=ahead[0] if ahead else None,
             )

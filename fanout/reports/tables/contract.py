@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from fanout.reports.read.rows import small_frame, struct_of
-from fanout.reports.values.document import Report, TargetReport
+from fanout.reports.values.document import Report
 
 __all__ = ["COMPLETENESS", "LAG", "MISSING_TOPICS", "RESULT_TABLES", "RUN", "result_frame"]
 
@@ -45,7 +45,7 @@ MISSING_TOPICS: Final = struct_of(
 
 RESULT_TABLES: Final = {"completeness": COMPLETENESS, "lag": LAG, "missing_topics": MISSING_TOPICS}
 
-_Row = tuple[object, ...]
+_Row = dict[str, object]
 
 
 def result_frame(spark: SparkSession, report: Report, name: str, *, run_at: datetime | None = None) -> DataFrame:
@@ -58,55 +58,40 @@ def result_frame(spark: SparkSession, report: Report, name: str, *, run_at: date
         run_at: When the report was made; None leaves the columns of `RUN` out.
     """
     made = {"completeness": _completeness, "lag": _lag, "missing_topics": _missing_topics}[name]
-    rows = list(made(report))
-    schema = RESULT_TABLES[name]
+    schema, run = RESULT_TABLES[name], _Row()
     if run_at is not None:
-        window = (None, None) if report.window is None else (report.window.begin, report.window.end)
-        run = (f"{run_at:%Y%m%dT%H%M%S.%fZ}", run_at, report.report, *window)
-        rows = [(*run, *row) for row in rows]
+        begin, end = (None, None) if report.window is None else (report.window.begin, report.window.end)
+        run = {"run": f"{run_at:%Y%m%dT%H%M%S.%fZ}", "run_at": run_at, "report": report.report}
+        run |= {"window_begin": begin, "window_end": end}
         schema = StructType([*RUN.fields, *schema.fields])
+    rows = [tuple((run | row).get(column) for column in schema.names) for row in made(report)]
     return small_frame(spark, rows, schema=schema)
 
 
 def _completeness(report: Report) -> Iterator[_Row]:
     reference = "" if report.reference is None else report.reference.name
     for target in report.targets:
-        place = (target.node, target.link, target.filter, reference)
         if (figures := target.updates) is not None:
-            counts = (figures.expected, figures.applied, figures.missing, figures.unknown)
-            yield (
-                *(*place, target.basis, target.exact, *counts),
-                *(figures.pending, figures.duplicated),
-                *(figures.complete_percent_at_least, figures.complete_percent_at_most),
-                *_of_target(target),
-                *(figures.first_missing, figures.last_missing, figures.going_on),
-            )
-
-
-def _of_target(target: TargetReport) -> _Row:
-    final = target.final
-    values = (None, None) if final is None else (final.equal, final.different + final.absent + final.extra)
-    return (*values, target.covered_from, target.covered_until, target.judged_until)
+            final = target.final
+            values = (None, None) if final is None else (final.equal, final.unequal)
+            yield {
+                **dict(target),
+                **dict(figures),
+                **{"selector": target.filter, "reference": reference},
+                **dict(zip(("values_equal", "values_differ"), values, strict=True)),
+            }
 
 
 def _lag(report: Report) -> Iterator[_Row]:
     for one in report.lag.propagation:
-        place = (one.node, one.link, one.filter, one.stamped_by)
-        raw = one.lag
-        percentiles = (raw.least_us, raw.p50_us, raw.p95_us, raw.p99_us, raw.most_us, raw.mean_us)
-        yield ("raw", *place, raw.rows, *percentiles, None)
-        if (true := one.corrected) is not None:
-            corrected = (None, true.p50_us, true.p95_us, true.p99_us, true.most_us, true.mean_us)
-            yield ("corrected", *place, raw.rows, *corrected, true.uncertain_us)
+        place = dict(one) | {"selector": one.filter, "updates": one.lag.rows}
+        yield place | dict(one.lag) | {"kind": "raw"}
+        if one.corrected is not None:
+            yield place | dict(one.corrected) | {"kind": "corrected"}
     for trip in report.lag.heartbeat:
-        lag = trip.lag
-        percentiles = (lag.least_us, lag.p50_us, lag.p95_us, lag.p99_us, lag.most_us, lag.mean_us)
-        yield ("round_trip", trip.node, trip.link, None, None, lag.rows, *percentiles, None)
+        yield dict(trip) | dict(trip.lag) | {"kind": "round_trip", "updates": trip.lag.rows}
 
 
 def _missing_topics(report: Report) -> Iterator[_Row]:
     for one in () if report.missing_topics is None else report.missing_topics.listed:
-        yield (
-            *(one.node, one.link, one.filter, one.topic, one.missing, one.unknown, one.superseded),
-            *(one.first_missing, one.last_missing, one.going_on, one.cause),
-        )
+        yield dict(one) | {"selector": one.filter}

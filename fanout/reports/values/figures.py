@@ -5,8 +5,9 @@ A number that is not known is null, never 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
@@ -63,6 +64,26 @@ class Value(BaseModel):
         use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
     )
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], **others: Any) -> Self:
+        """Return the value that a row of a query holds: each field is the column of its name.
+
+        The field `x` may also be the time of the column `x_us`, and `x_s` the length of it.
+
+        Args:
+            row: Values by column; those that are no field are left out.
+            others: Fields that are no column, or not of that value.
+        """
+        found: dict[str, Any] = {}
+        for name in cls.model_fields.keys() - others.keys():
+            if name in row:
+                found[name] = row[name]
+            elif (column := f"{name}_us") in row:
+                found[name] = None if row[column] is None else time_of(row[column])
+            elif (column := f"{name.removesuffix('_s')}_us") in row:
+                found[name] = None if row[column] is None else row[column] / 1e6
+        return cls(**found, **others)
 
 
 class AtLink(Value):
@@ -209,6 +230,11 @@ class FinalFigures(Value):
     """equal / (equal + different + absent + extra); null when part of it is unknown or there is no topic."""
     equal_percent_at_least: float | None
     """The same with the unknown counted as not equal."""
+
+    @property
+    def unequal(self) -> int:
+        """Number of topics whose value is not the reference's."""
+        return self.different + self.absent + self.extra
 
 
 class Cumulative(Value):
