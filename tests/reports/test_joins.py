@@ -47,7 +47,6 @@ KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("count_topics", "node", "link"): ("node", "link", "group"),
     ("lacking_updates", "group", "topic"): ("group", "topic", "target"),
     ("skips_of_targets", "node", "link"): ("node", "link", "target"),
-    ("journeys", "node", "link"): ("node", "link", "target", "above"),
     ("digest_points", "node", "link"): ("node", "link", "selector"),
 }
 """By function and key of a join, what tells the rows of its other side apart where the key alone does not."""

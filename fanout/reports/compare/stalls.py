@@ -13,8 +13,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.sequence_bits import origin_us, stamped
-from fanout.reports.read.rows import is_live
-from fanout.reports.read.schemas import CHANGE_REMOVED, PHASE_LIVE
+from fanout.reports.read.rows import explode_targets, is_live, source_rows, target_rows
+from fanout.reports.read.schemas import CHANGE_REMOVED, PHASE_LIVE, PHASE_UNSURE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import Scope
 
 __all__ = [
@@ -49,22 +49,29 @@ def came() -> Column:
     return (sf.col("phase") == PHASE_LIVE) | (sf.col("change") != CHANGE_REMOVED)
 
 
-def newest_late(rows: DataFrame, *, published: DataFrame) -> DataFrame:
-    """Return, for each (target, topic), the newest update that may have come behind the window, as `held_us`.
+def newest_late(updates: DataFrame, *, scope: Scope) -> DataFrame:
+    """Return, for each (target, topic) without stamps, the newest update of the window that came, as `held_us`.
 
-    It waited while the link was away, and has no stamp, so that its value alone tells what it may be.
+    One that waited while the link was away may be logged behind the window. Its row names the reference's row that it
+    is of.
 
     Args:
-        rows: The nodes' rows by target without stamps, with the target's spans and `journeys.journeys`.
-        published: The rows of the reference by target, with the target's spans.
+        updates: `CountedUpdates.updates`.
+        scope: The scope by which they were counted.
     """
-    key = ["target", "topic", "digest"]
-    late = rows.where(came() & (origin_us() > sf.col("held_until_us")) & (origin_us() <= sf.col("got_until_us")))
+    targets = scope.targets_of("unstamped")
+    named = ["stamp_primary", "stamp_epoch", "sequence"]
+    seen = source_rows(updates.where(sf.col("side") == SIDE_REFERENCE), scope=scope)
+    published = explode_targets(seen, scope=scope, targets=targets)
+    logged = target_rows(
+        updates.where((sf.col("side") == SIDE_NODE) & (sf.col("phase") != PHASE_UNSURE)), scope=scope, targets=targets
+    )
     return (
-        published.where(_covered())
-        .join(late.select(*key), on=key, how="left_semi")
+        published.select("target", "topic", *named, sf.unix_micros("applied").alias("at_us"))
+        .where(sf.col("at_us") <= min(scope.window.last_us, max(target.covered_until_us for target in targets)))
+        .join(logged.select("target", *named), on=["target", *named], how="left_semi")
         .groupBy("target", "topic")
-        .agg(sf.max(origin_us()).alias("held_us"))
+        .agg(sf.max("at_us").alias("held_us"))
     )
 
 
@@ -118,8 +125,3 @@ def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFr
         sf.count(sf.lit(1)).alias("lacking"), sf.min("at_us").alias("first_us")
     )
     return by_source.groupBy(*STALLED).agg(sf.max("lacking").alias("lacking"), sf.min("first_us").alias("first_us"))
-
-
-def _covered() -> Column:
-    """Return whether a row of the reference is an update that the target had to get."""
-    return is_live() & (origin_us() > sf.col("covered_from_us")) & (origin_us() <= sf.col("covered_until_us"))

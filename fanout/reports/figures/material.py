@@ -112,7 +112,7 @@ class Material:
     @cached_property
     def states(self) -> TopicStates:
         """The verdicts on each topic."""
-        return TopicStates(self.tables, survey=self.survey, scope=self.scope, by_set=self._by_set)
+        return TopicStates(self.tables, survey=self.survey, scope=self.scope, counted=self.counted, by_set=self._by_set)
 
     def close(self) -> None:
         """Free what Spark keeps."""

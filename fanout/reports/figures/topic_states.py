@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from fanout.reports.compare import convergence, final_values, journeys, stalls
+from fanout.reports.compare import convergence, final_values, stalls
 from fanout.reports.compare.topic_states import node_topics, reference_topics, topic_states
+from fanout.reports.figures.counted import CountedUpdates
 from fanout.reports.figures.replicated_sets import ReplicatedSet, replicated_sets
 from fanout.reports.read import rows
 from fanout.reports.read.reading import Tables, collect_rows
@@ -42,14 +43,24 @@ class TopicStates:
         tables: The logs.
         survey: Result of the first look.
         scope: The scope of the report.
+        counted: Returns the updates with an identity for each.
         by_set: True to compare the members of each set with one another, too.
     """
 
-    def __init__(self, tables: Tables, *, survey: Survey, scope: Scope, by_set: bool = False) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        *,
+        survey: Survey,
+        scope: Scope,
+        counted: Callable[[], CountedUpdates],
+        by_set: bool = False,
+    ) -> None:
         self.tables = tables
         self.survey = survey
         self.scope = scope
         self.by_set = by_set
+        self._counted = counted
         self.sets: tuple[ReplicatedSet, ...] = replicated_sets(survey, scope)
         self._frame: DataFrame | None = None
         self._counts: Mapping[int, dict[str, Any]] | None = None
@@ -117,11 +128,10 @@ class TopicStates:
 
     def _late(self) -> DataFrame | None:
         """Return what may have come behind a window without a stamp."""
-        by_value = self.scope.targets_of("unstamped")
-        if not by_value or not self.scope.window.has_end:
+        if not self.scope.targets_of("unstamped") or not self.scope.window.has_end:
             return None
-        published, logged = journeys.rows_by_value(self.tables, scope=self.scope, targets=by_value)
-        return stalls.newest_late(logged, published=published)
+        counted = self._counted()
+        return stalls.newest_late(counted.updates, scope=counted.scope)
 
     def _targets(self) -> DataFrame:
         scope, survey = self.scope, self.survey

@@ -72,8 +72,7 @@ _FOUND = "targets_of_"
 _SOURCES = "node string, link string, group int"
 _PLACES = "node string, link string, selector string, target int, group int"
 _TARGETS = (
-    "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, tolerance_us bigint, "
-    "held_until_us bigint, "
+    "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, "
     "reference_from_us bigint, reference_until_us bigint, "
     "gaps array<struct<after_us: bigint, until_us: bigint>>"
 )
@@ -108,22 +107,18 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     """Return one row for each target with its spans; `target` is the key.
 
     The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
-    since what is beyond its end was lost from it. `held_until_us` is until when what a node logged may be an update of
-    the window.
+    since what is beyond its end was lost from it.
     """
     rows: list[tuple[object, ...]] = []
     for target in scope.targets:
         group = scope.groups[target.group]
         bounded = group.selections is not None
-        tolerance_us = scope.tolerance_us(target)
         rows.append(
             (
                 target.id,
                 target.covered_from_us,
                 target.covered_until_us,
                 target.settled_until_us,
-                tolerance_us,
-                scope.window.last_us + tolerance_us,
                 group.from_us if bounded else -NEVER_US,
                 group.end_us if bounded else NEVER_US,
                 list(target.gaps_us),
