@@ -22,7 +22,7 @@ def survey_of(*logs: NodeLog, holes: bool = True) -> Survey:
     completes: dict[tuple[str, int, str, int, str], list[Row]] = defaultdict(list)
     every = [row for log in logs for row in log.events]
     for row in (row for log in logs for row in log.updates):
-        place = (row["node"], row["role"], row["node_epoch"], row["link"], row["link_epoch"], row["selector"])
+        place = (row["node"], row["role"], row["node_epoch"], row["link"], row["link_epoch"])
         updates[(*place, row["phase"] == 0, row["stamp_primary"])].append(row)
     for row in every:
         events[row["node"], row["role"], row["node_epoch"], row["link"]].append(row)
@@ -74,6 +74,7 @@ def _update_numbers(rows: Iterable[Row]) -> tuple[Any, ...]:
     origins = [micros(row["origin"]) for row in stamped]
     delays = [micros(row["applied"]) - micros(row["origin"]) for row in stamped]
     return (
+        frozenset(row["selector"] for row in rows),
         *(len(rows), min(positions), max(positions), min(applied), max(applied)),
         *(min(origins, default=None), max(origins, default=None), min(delays, default=None)),
     )

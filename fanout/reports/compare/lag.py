@@ -37,7 +37,6 @@ __all__ = [
     "prefix_cells",
     "propagation_cells",
     "rank_percentiles",
-    "rank_publishers",
     "with_series",
 ]
 
@@ -213,20 +212,6 @@ def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
         *_totals(),
         *(sf.min(name).alias(name) for name in places),
         sf.sort_array(sf.collect_list(sf.struct("octave", "rows"))).alias("octaves"),
-    )
-
-
-def rank_publishers(cells: DataFrame) -> DataFrame:
-    """Return, for each that stamped, its updates and how many distributions and links have them; most updates first."""
-    stamped = cells.where(sf.col("kind") == "propagation").groupBy(*KEY).agg(sf.sum("rows").alias("rows"))
-    return (
-        stamped.groupBy("stamp_primary")
-        .agg(
-            sf.sum("rows").alias("rows"),
-            sf.count(sf.lit(1)).alias("distributions"),
-            sf.count_distinct(sf.struct("node", "link")).alias("links"),
-        )
-        .orderBy(sf.desc("rows"), "stamp_primary")
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -165,19 +164,15 @@ class _Comparison:
         merged = keep(self._merged_words(wanted, logged, targets))
         kept = [merged]
         try:
-            with ThreadPoolExecutor(1, thread_name_prefix="words") as pool:
-                counting = pool.submit(collect_rows, words.count_words(merged))
-                absent = self._absent_updates(wanted, logged, merged, few_holes=True)  # planned meanwhile
-                counted = counting.result()
+            counted = collect_rows(words.count_words(merged))
             counts = {row["target"]: row for row in counted if row["target"] != words.REFERENCE}
             sequences = _reference_sequences(row for row in counted if row["target"] == words.REFERENCE)
             hole_words = sum(row["hole_words"] for row in counts.values())
             lost: DataFrame | None = None
             found = _NO_LOSSES
             if hole_words:
-                if hole_words > _HOLES_BROADCAST_MAX:
-                    absent = self._absent_updates(wanted, logged, merged, few_holes=False)
-                absent = keep(absent)
+                few_holes = hole_words <= _HOLES_BROADCAST_MAX
+                absent = keep(self._absent_updates(wanted, logged, merged, few_holes=few_holes))
                 lost = keep(
                     losses.count_losses(absent, places=self._places, depth=self._depth, window_us=self._window_us)
                 )

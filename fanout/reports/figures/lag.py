@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -46,9 +46,6 @@ _SERIES_MAX: Final = 300
 """The same for links and who stamped, over time."""
 _OFFSET_MIN_US: Final = 2_000
 """From which least time on the buckets of a link are counted from there."""
-_ROWS_MAX: Final = 100_000
-"""Distributions and windows of series at once: with so many there are too many of either."""
-
 _Clocks = Mapping[tuple[str, str, str], ClockDifference]
 """The differences of clocks by node, link and who stamped."""
 
@@ -140,12 +137,10 @@ def _describe_cells(
         window_us: The width of the cells' windows.
         from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
     """
-    others = 0
-    ranked = collect_rows(_ranked(cells, from_us=from_us).limit(_ROWS_MAX))
-    if len(ranked) == _ROWS_MAX or _too_many([row for row in ranked if not row["series"]]):
-        publishers, others = _main_publishers(cells)
-        cells = lag.add_up_others(cells, publishers=publishers)
-        ranked = collect_rows(_ranked(cells, from_us=from_us))
+    main, others = _main_publishers(survey)
+    if others:
+        cells = lag.add_up_others(cells, publishers=[*main, *{stamped_by for _, _, stamped_by in counted}])
+    ranked = collect_rows(_ranked(cells, from_us=from_us))
     distributions = [(row, _figures(row)) for row in ranked if not row["series"]]
     heartbeat = tuple(RoundTrip.of(row, lag=figures) for row, figures in distributions if row["kind"] == "heartbeat")
     stamped = [(row, figures) for row, figures in distributions if row["kind"] == "propagation"]
@@ -183,26 +178,27 @@ def _ranked(cells: DataFrame, *, from_us: int) -> DataFrame:
     return ranked.select(*(name for name in ranked.columns if name != "octaves"), shape).orderBy(*lag.SERIES_KEY)
 
 
-def _too_many(distributions: list[dict[str, Any]]) -> bool:
-    return len(distributions) > _DISTRIBUTIONS_MAX or len({_series(row) for row in distributions}) > _SERIES_MAX
-
-
 def _series(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["node"], row["link"], row["stamp_primary"]
 
 
-def _main_publishers(cells: DataFrame) -> tuple[list[str], int]:
+def _main_publishers(survey: Survey) -> tuple[list[str], int]:
     """Return who stamped most, as many as have figures of their own, and how many others there are."""
-    ranked = lag.rank_publishers(cells)
+    rows: Counter[str] = Counter()
+    places: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
+    for row in survey.updates:
+        if row.live and row.link and row.stamp_primary is not None:
+            rows[row.stamp_primary] += row.rows
+            places[row.stamp_primary] |= {(row.node, row.link, selector) for selector in row.selectors}
     main: list[str] = []
-    distributions = links = 0
-    for row in collect_rows(ranked.limit(_SERIES_MAX)):  # each has a series at least
-        distributions += row["distributions"]
-        links += row["links"]
-        if main and (distributions > _DISTRIBUTIONS_MAX or links > _SERIES_MAX):
+    distributions = series = 0
+    for stamped_by in sorted(rows, key=lambda name: (-rows[name], name)):
+        distributions += len(places[stamped_by])
+        series += len({place[:2] for place in places[stamped_by]})
+        if main and (distributions > _DISTRIBUTIONS_MAX or series > _SERIES_MAX):
             break
-        main.append(row["stamp_primary"])
-    return main, ranked.count() - len(main)
+        main.append(stamped_by)
+    return main, len(rows) - len(main)
 
 
 def _figures(row: dict[str, Any]) -> LagFigures:

@@ -11,63 +11,47 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.read.schemas import PHASE_LIVE, STATE_LIVE
 
-__all__ = [
-    "fold_sessions",
-    "list_selectors",
-    "summarize_events",
-    "summarize_updates",
-]
+__all__ = ["summarize_events", "summarize_updates"]
 
 
-def summarize_updates(updates: DataFrame) -> DataFrame:
-    """Return the columns of `UpdateSummary`."""
-    origin_us, applied_us = sf.unix_micros("origin"), sf.unix_micros("applied")
-    return updates.groupBy(
-        "node",
-        "role",
-        "node_epoch",
-        "link",
-        "link_epoch",
-        "selector",
-        (sf.col("phase") == PHASE_LIVE).alias("live"),
-        "stamp_primary",
-    ).agg(
-        sf.count(sf.lit(1)).alias("rows"),
-        sf.min("log_pos").alias("first_pos"),
-        sf.max("log_pos").alias("last_pos"),
-        sf.min(applied_us).alias("first_us"),
-        sf.max(applied_us).alias("last_us"),
-        sf.min(origin_us).alias("first_origin_us"),
-        sf.max(origin_us).alias("last_origin_us"),
-        sf.min(applied_us - origin_us).alias("delay_us_min"),
-    )
+def summarize_updates(updates: DataFrame, *, sessions: DataFrame) -> DataFrame:
+    """Return the columns of `UpdateSummary`, in few rows however many sessions and selectors a link had.
 
-
-def fold_sessions(summary: DataFrame, *, sessions: DataFrame) -> DataFrame:
-    """Return the columns of `UpdateSummary` in few rows, where a link had very many selectors and sessions.
-
-    Selectors are not told apart (`list_selectors` has them), and of a process only the sessions in which something was
-    proved complete are: all others count as its earliest one, so that their delays are a bound for each.
+    Of a process only the sessions in which something was proved complete are told apart: all others count as its
+    earliest one, so that their delays are a bound for each.
 
     Args:
-        summary: Result of `summarize_updates`.
+        updates: The table.
         sessions: (node, link, link_epoch) of the sessions to tell apart; all three are the key.
     """
+    origin_us, applied_us = sf.unix_micros("origin"), sf.unix_micros("applied")
     place = ("node", "link", "link_epoch")
-    told = summary.join(sf.broadcast(sessions.withColumn("apart", sf.lit(True))), on=list(place), how="left")
-    apart = sf.when(sf.col("apart"), sf.col("link_epoch"))
-    folded = told.groupBy("node", "role", "node_epoch", "link", apart.alias("session"), "live", "stamp_primary").agg(
+    key = ("node", "role", "node_epoch", "link", "live", "stamp_primary")
+    by_session = (
+        updates.withColumn("live", sf.col("phase") == PHASE_LIVE)
+        .groupBy(*key, "link_epoch")
+        .agg(
+            sf.collect_set("selector").alias("selectors"),
+            sf.count(sf.lit(1)).alias("rows"),
+            sf.min("log_pos").alias("first_pos"),
+            sf.max("log_pos").alias("last_pos"),
+            sf.min(applied_us).alias("first_us"),
+            sf.max(applied_us).alias("last_us"),
+            sf.min(origin_us).alias("first_origin_us"),
+            sf.max(origin_us).alias("last_origin_us"),
+            sf.min(applied_us - origin_us).alias("delay_us_min"),
+        )
+    )
+    told = by_session.join(sf.broadcast(sessions.withColumn("apart", sf.lit(True))), on=list(place), how="left")
+    apart = sf.when(sf.col("apart"), sf.col("link_epoch")).alias("session")
+    folded = told.groupBy(*key, apart).agg(
         sf.min("link_epoch").alias("link_epoch"),
+        sf.array_distinct(sf.flatten(sf.collect_list("selectors"))).alias("selectors"),
         sf.sum("rows").alias("rows"),
         *(sf.min(name).alias(name) for name in ("first_pos", "first_us", "first_origin_us", "delay_us_min")),
         *(sf.max(name).alias(name) for name in ("last_pos", "last_us", "last_origin_us")),
     )
-    return folded.withColumn("selector", sf.lit("")).select(*summary.columns)
-
-
-def list_selectors(updates: DataFrame) -> DataFrame:
-    """Return the columns of `SelectorSummary`."""
-    return updates.groupBy("node", "link", "selector").agg(sf.max("node_epoch").alias("last_epoch"))
+    return folded.drop("session")
 
 
 def summarize_events(events: DataFrame) -> DataFrame:

@@ -30,14 +30,13 @@ from fanout.reports.read.survey import (
     AlarmSummary,
     CompleteSummary,
     EventSummary,
-    SelectorSummary,
     StartRecord,
     Survey,
     UpdateSummary,
     stated_config,
 )
 from fanout.reports.session.places import is_missing, is_there, is_uri
-from fanout.reports.session.query_threads import is_remote, query_threads
+from fanout.reports.session.query_threads import is_remote
 from fanout.reports.session.spark_errors import SPARK_ERRORS, said_of
 
 __all__ = [
@@ -96,15 +95,16 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
     Raises:
         ReportError: The logs hold more sessions, starts or gaps than a report can take in.
     """
-    with query_threads(tables.updates.sparkSession, 1, name="survey") as pool:
-        summary = first_look.summarize_updates(tables.updates)
-        counted = pool.submit(_bounded_rows, summary)  # planning the queries of the events takes as long meanwhile
-        events = collect_rows(first_look.summarize_events(tables.events))
-        starts = _configured(events, window=window)
-        completes = _completes(events, starts=starts)
-        updates, selectors = _updates(summary, tables.updates, rows=counted.result(), completes=completes)
+    events = collect_rows(first_look.summarize_events(tables.events))
+    starts = _configured(events, window=window)
+    completes = _completes(events, starts=starts)
+    proved = {(one.node, one.link, one.link_epoch) for one in completes}
+    sessions = small_frame(
+        tables.updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint"
+    )
+    updates = collect_rows(first_look.summarize_updates(tables.updates, sessions=sessions))
     return Survey(
-        updates=updates,
+        updates=tuple(UpdateSummary(**row | {"selectors": frozenset(row["selectors"])}) for row in updates),
         events=_by_process(events),
         completes=completes,
         starts=starts,
@@ -119,7 +119,6 @@ def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
             for row in events
             if row["event"] == "gap"
         ),
-        selectors=selectors,
         alarms=tuple(
             AlarmSummary(**{name: row[name] for name in AlarmSummary.__slots__})
             for row in events
@@ -200,43 +199,19 @@ def _completes(events: Sequence[Mapping[str, Any]], *, starts: Sequence[StartRec
     return tuple(firsts.values())
 
 
-def _updates(
-    summary: DataFrame,
-    updates: DataFrame,
-    *,
-    rows: list[dict[str, Any]] | None,
-    completes: Sequence[CompleteSummary],
-) -> tuple[tuple[UpdateSummary, ...], tuple[SelectorSummary, ...]]:
-    """Return the summary of the updates, and apart from it the selectors where `rows`, which is all of it, is None."""
-    if rows is not None:
-        return tuple(UpdateSummary(**row) for row in rows), ()
-    # Only then, since each of these reads all updates once more.
-    proved = {(one.node, one.link, one.link_epoch) for one in completes}
-    sessions = small_frame(updates.sparkSession, sorted(proved), schema="node string, link string, link_epoch bigint")
-    selectors = tuple(SelectorSummary(**row) for row in collect_rows(first_look.list_selectors(updates)))
-    folded = collect_rows(first_look.fold_sessions(summary, sessions=sessions))
-    return tuple(UpdateSummary(**row) for row in folded), selectors
-
-
 def collect_rows(frame: DataFrame) -> list[dict[str, Any]]:
     """Return the rows of an aggregated frame by column name.
 
     Raises:
         ReportError: There are more than `ROWS_MAX`.
     """
-    rows = _bounded_rows(frame)
-    if rows is None:
+    rows = frame.take(ROWS_MAX + 1)
+    if len(rows) > ROWS_MAX:
         raise ReportError(
             f"a summary of the logs has more than {ROWS_MAX} rows",
             hint="Give the logs of fewer nodes at once, or directories with the files of fewer days (date=...) only",
         )
-    return rows
-
-
-def _bounded_rows(frame: DataFrame) -> list[dict[str, Any]] | None:
-    """Return the rows by column name; None when there are more than `ROWS_MAX`."""
-    rows = frame.take(ROWS_MAX + 1)
-    return None if len(rows) > ROWS_MAX else [row.asDict() for row in rows]
+    return [row.asDict() for row in rows]
 
 
 def _refuse_empty(paths: Sequence[str]) -> None:

@@ -20,7 +20,6 @@ __all__ = [
     "EventSummary",
     "LogCut",
     "NodeConfig",
-    "SelectorSummary",
     "StartRecord",
     "Survey",
     "UpdateSummary",
@@ -30,18 +29,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UpdateSummary:
-    """The rows of `updates` that agree in all of these columns."""
+    """The rows of `updates` of one link in one session, with stamps of one node."""
 
     node: str
     role: str
     node_epoch: int
     link: str
     link_epoch: int
-    selector: str
-    """"" where there are too many rows to tell selectors apart; `Survey.selectors` has them then."""
+    """The earliest of their sessions; those in which nothing was proved complete are not told apart."""
     live: bool
     """True if they are updates; False for snapshot and audit copies."""
     stamp_primary: str | None
+    selectors: frozenset[str]
     rows: int
     first_pos: int
     last_pos: int
@@ -87,17 +86,6 @@ class CompleteSummary:
     link_epoch: int
     selector: str
     first_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class SelectorSummary:
-    """A selector that rows of `updates` name."""
-
-    node: str
-    link: str
-    selector: str
-    last_epoch: int
-    """The last process that logged a row of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +170,6 @@ class Survey:
     """Rows that were logged, and are not there though no gap event says why."""
     begins: tuple[GapRecord, ...] = ()
     """Those of them with which a log begins."""
-    selectors: tuple[SelectorSummary, ...] = ()
-    """Facts on selectors that `updates` does not have; empty if it has them."""
     alarms: tuple[AlarmSummary, ...] = ()
     absences: tuple[Absence, ...] = ()
     roles: dict[str, str] = field(init=False)
@@ -422,13 +408,8 @@ class Survey:
 
     def selectors_seen(self, node: str, *, link: str, since_epoch: int) -> frozenset[str]:
         """Return the selectors that a link's rows name, from a node epoch on."""
-        if self.selectors:
-            return frozenset(
-                row.selector
-                for row in self.selectors
-                if (row.node, row.link) == (node, link) and row.last_epoch >= since_epoch
-            )
-        return frozenset(row.selector for row in self._updates_of(node, link) if row.node_epoch >= since_epoch)
+        rows = [row for row in self._updates_of(node, link) if row.node_epoch >= since_epoch]
+        return frozenset(selector for row in rows for selector in row.selectors)
 
     def config(self, node: str) -> NodeConfig:
         """Return a node's links: as its latest `start` event says, or as its rows suggest when none does."""
@@ -437,13 +418,12 @@ class Survey:
 
     def _guessed_links(self, node: str) -> tuple[LinkConfig, ...]:
         seen: dict[str, set[Selection]] = defaultdict(set)
-        rows: tuple[UpdateSummary | SelectorSummary | CompleteSummary, ...] = (
-            *(self.selectors or self.updates),
-            *self.completes,
-        )
-        for row in rows:
+        for row in self.updates:
             if row.node == node and row.link:
-                seen[row.link].add(Selection(row.selector))
+                seen[row.link] |= set(map(Selection, row.selectors))
+        for proof in self.completes:
+            if proof.node == node:
+                seen[proof.link].add(Selection(proof.selector))
         return tuple(LinkConfig(name, (), tuple(sorted(seen[name]))) for name in sorted(seen))
 
     def _events_of(self, node: str) -> list[EventSummary]:
