@@ -42,7 +42,6 @@ from fanout.cli.output.interruption import ended_by_ctrl_c
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fanout.cli.output.report_progress import ReportProgress
     from fanout.reports.read.log_files import LogFiles
     from fanout.reports.values.document import ReportName
 
@@ -279,6 +278,8 @@ def _require_spark() -> None:
 
 def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbose: bool) -> None:
     """Make a report and print it, or the one document that goes to standard output alone; end with its exit code."""
+    from fanout.cli.output.report_progress import report_progress
+    from fanout.cli.output.terminal import error_console, output
     from fanout.reports import entry
 
     alone = [option for option in _ALONE if asked.get(option) == _STANDARD_OUTPUT]
@@ -288,13 +289,12 @@ def _make(name: ReportName, *, log_dirs: list[str], asked: dict[str, Any], verbo
         )
     options = entry.ReportOptions(**(asked | dict.fromkeys(alone)))
     logs = _found(log_dirs)
-    with _scratch() as scratch, ended_by_ctrl_c(scratch), _progress() as progress:
+    with _scratch() as scratch, ended_by_ctrl_c(scratch), report_progress(error_console()) as progress:
         files = _staged(logs, scratch=scratch, master=options.master, progress=progress)
         result = entry.run_report(name, files, options, progress=progress)
     if alone:
         sys.stdout.write(entry.RENDERED[alone[0]](result.report))
     else:
-        from fanout.cli.output.terminal import output
         from fanout.reports.render.terminal import print_report
 
         with output() as console:
@@ -384,10 +384,3 @@ def _fetched(stores: list[str], scratch: Path, *, progress: Callable[[str], None
         _note_shared_nodes(uri, logs, copied_to=copy)
         found += logs
     return found
-
-
-def _progress() -> ReportProgress:
-    from fanout.cli.output.report_progress import ReportProgress
-    from fanout.cli.output.terminal import error_console
-
-    return ReportProgress(error_console())

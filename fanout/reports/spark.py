@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import warnings
@@ -38,7 +37,6 @@ __all__ = [
     "is_local",
     "is_submitted",
     "require_pyspark",
-    "running_tasks",
     "session_settings",
     "spark_session",
 ]
@@ -212,28 +210,6 @@ def active_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
-
-
-def running_tasks() -> tuple[int, int]:
-    """Return how many tasks of the jobs that run in this process's session are done, and how many they are so far.
-
-    Both are 0 when none runs. Any thread may ask at any time.
-    """
-    # It is not imported for this, and while another thread imports it, it has no SparkContext yet.
-    kind = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    context = None if kind is None else kind._active_spark_context
-    if context is None or getattr(context, "_jsc", None) is None:  # there is none, or it is not ready
-        return 0, 0
-    from py4j.protocol import Py4JError
-
-    try:
-        tracker = context.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
-        found = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    except (Py4JError, OSError):  # it is being stopped
-        return 0, 0
-    stages = [stage for stage in found if stage is not None]
-    return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
 
 def _stop(spark: SparkSession) -> None:

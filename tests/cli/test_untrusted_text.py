@@ -395,14 +395,14 @@ def test_report(log: Path, monkeypatch: pytest.MonkeyPatch, runner: CliRunner) -
 
 def test_progress() -> None:
     """The names and states of links while a command waits, and the stages of a report."""
-    from fanout.cli.output.report_progress import ReportProgress
+    from fanout.cli.output.report_progress import report_progress
 
     for screen in (Console(file=StringIO(), force_terminal=True, width=4000) for _ in range(2)):
         readiness = syncing_node().readiness()
         link = readiness.links[1].model_copy(update={"name": HOSTILE, "state": HOSTILE})
         with SyncProgress(screen, url="http://h", enabled=True, auto_refresh=False) as progress:
             progress.update(readiness.model_copy(update={"node": HOSTILE, "links": (link,)}))
-        with ReportProgress(screen, tasks=lambda: (1, 2)) as stages:
+        with report_progress(screen) as stages:
             stages(HOSTILE)
         assert isinstance(screen.file, StringIO)
         drawn = screen.file.getvalue()

@@ -23,9 +23,8 @@ from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
 from fanout.reports.figures import snapshots, topic_states
 from fanout.reports.figures.job import make_report
-from fanout.reports.read import reading, rows
+from fanout.reports.read import rows
 from fanout.reports.read.log_files import LogFiles
-from fanout.reports.read.reading import Tables, take_survey
 from fanout.reports.values.document import Parameters
 from tests.reports.frames import assert_unique, tables_of
 from tests.reports.logs import NodeLog, at, selector, when, write
@@ -163,9 +162,6 @@ def test_no_join_multiplies_rows(
     tables = tables_of(spark, logs())
     many = {("below", "up", f"hub-{number}"): number for number in range(20)}  # fewer are no join
     lag_transforms.propagation_cells(tables.updates, window_us=1_000_000, offsets=many)
-    monkeypatch.setattr(reading, "ROWS_MAX", 15)  # fewer than there are of updates, and more than there are of events
-    few = Tables(tables.updates, tables.events.where("event in ('start', 'complete') and node != 'below'"))
-    assert not take_survey(few).updates[0].selector, "folded, since they were more than are taken out of Spark"
 
     assert made.keys() == set(joins())
     assert [site for site, count in made.items() if not count] == []

@@ -6,16 +6,14 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fanout.errors import ExtraMissing
-from fanout.reports.spark import _start, require_pyspark, running_tasks, session_settings, spark_session
-from tests.support.waiting import wait_until_blocking
+from fanout.reports.spark import _start, require_pyspark, session_settings, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,37 +152,3 @@ def test_under_spark_submit_the_place_is_not_ours_to_choose(jvm: SparkSession, m
     started = _start(wanted)
     assert started.conf.get("spark.sql.maxMetadataStringLength") == "99"
     assert started.sparkContext.master == "local[2]"
-
-
-@pytest.mark.spark
-def test_tasks_that_run_are_counted(jvm: SparkSession) -> None:
-    """While a job runs somebody else sees how many tasks it has; before and afterwards there are none."""
-    done = threading.Event()
-
-    def work() -> None:
-        while not done.is_set():
-            jvm.range(0, 2_000_000, 1, 6).selectExpr("sum(id % 7)").collect()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        wait_until_blocking(lambda: running_tasks()[1] >= 6, 60, what="tasks of the job")
-    finally:
-        done.set()
-        thread.join()
-    # Spark's tracker hears of the end of a job later.
-    wait_until_blocking(lambda: running_tasks() == (0, 0), 60, what="the end of the last job")
-
-
-def test_tasks_are_asked_for_while_pyspark_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The display asks from its own thread, also when the module is there and its contents are not."""
-    monkeypatch.setitem(sys.modules, "pyspark", ModuleType("pyspark"))
-    assert running_tasks() == (0, 0)
-
-
-def test_tasks_are_asked_for_while_a_session_is_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark names a context the active one before it is whole."""
-    module = ModuleType("pyspark")
-    module.SparkContext = SimpleNamespace(_active_spark_context=object())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pyspark", module)
-    assert running_tasks() == (0, 0)
