@@ -52,10 +52,10 @@ def reference_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> Dat
     # is one row. From when a target is judged need not be known before: the newest update is after it, or none is.
     spans = sorted({_span(target) for target in scope.targets})
     places: list[tuple[object, ...]] = [
-        (source.node, source.link, source.group, number, *span[1:], *_floor(survey, source.node, source.link))
-        for source in scope.sources
+        (node, link, group, number, *span[1:], *_floor(survey, node, link))
+        for node, link, group in scope.sources
         for number, span in enumerate(spans)
-        if span[0] == source.group
+        if span[0] == group
     ]
     published = updates.join(
         sf.broadcast(small_frame(updates.sparkSession, places, schema=_SOURCES)), on=["node", "link"], how="inner"

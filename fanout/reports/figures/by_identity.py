@@ -54,7 +54,6 @@ _TOPICS_BROADCAST_MAX: Final = 200_000
 
 _CAUSES: Final = (*absences.CAUSES, absences.UNEXPLAINED)
 _LOSS: Final = "target int, topic string, prefix string, first_us bigint, last_us bigint"
-_PLACES: Final = "target int, node string, link string, selector string"
 
 Row = dict[str, Any]
 Around = dict[tuple[str, int, str | None], Row]
@@ -119,11 +118,7 @@ class _Comparison:
         self._targets = rows.targets_frame(spark, scope)
         begin_us, end_us = survey.span_us(scope.window)
         self._window_us = buckets.window_us(end_us - begin_us)
-        self._places = rows.small_frame(
-            spark,
-            [(target.id, *target.place.values()) for target in scope.targets],
-            schema=_PLACES,
-        )
+        self._places = rows.places_frame(spark, scope.targets)
 
     def _rows_by_target(self, targets: tuple[Target, ...]) -> tuple[DataFrame, DataFrame]:
         """Return what the reference logged, and what the nodes logged, by target and with the target's spans."""
@@ -378,12 +373,7 @@ class _Comparison:
             return 0
         reference = self._scope.reference
         survey = self._survey.with_gaps_of(self._scope.window, margin_us=0)  # those of a node that stamps, see below
-        gaps = [
-            gap
-            for source in self._scope.sources
-            if source.group == group.id
-            for gap in survey.gaps_of(source.node, link=source.link)
-        ]
+        gaps = [gap for node, link in group.sources for gap in survey.gaps_of(node, link=link)]
         # Those of publishers show in no count, and neither does what a crash took from the end of one.
         countable = reference.stamps and group.stamped_by == reference.nodes
         if not countable or not all(gap.lost_positions for gap in gaps):
@@ -393,13 +383,12 @@ class _Comparison:
 
     def _count_unidentified(self, targets: tuple[Target, ...]) -> dict[int, int]:
         """Return, by target, the updates of the reference without a stamp; of several sources that with most counts."""
-        mixed = {
-            source.group
-            for source in self._scope.sources
-            if self._scope.groups[source.group].basis == "stamped"
-            and self._survey.live_rows(source.node, link=source.link, stamped=False)
-        }
-        of_mixed = [target for target in targets if target.group in mixed]
+        groups = self._scope.groups
+        of_mixed = [
+            target
+            for target in targets
+            if groups[target.group].basis == "stamped" and self._is_mixed(groups[target.group])
+        ]
         if not of_mixed:
             return {}
         found = rows.explode_targets(
@@ -425,11 +414,11 @@ class _Comparison:
         group = self._scope.groups[target.group]
         if group.basis == "unstamped":
             return self._counts_all(group)
-        return group.exact and not any(
-            self._survey.live_rows(source.node, link=source.link, stamped=False)
-            for source in self._scope.sources
-            if source.group == target.group
-        )
+        return group.exact and not self._is_mixed(group)
+
+    def _is_mixed(self, group: Group) -> bool:
+        """Return whether sources of stamped updates logged any without a stamp."""
+        return any(self._survey.live_rows(node, link=link, stamped=False) for node, link in group.sources)
 
     def _counts_all(self, group: Group) -> bool:
         """Return whether the one log by which updates without stamps are counted has all that its link brought."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from fanout.reports.compare import counting
 from fanout.reports.read.absences import Absence
 from fanout.reports.read.reading import Tables, collect_rows
-from fanout.reports.read.rows import small_frame, targets_frame
+from fanout.reports.read.rows import places_frame, small_frame, targets_frame
 from fanout.reports.read.scope import APART_US, NEVER_US, Scope
 from fanout.reports.read.survey import Survey
 from fanout.reports.session.kept import keep
@@ -36,7 +36,6 @@ _MARGIN_LEAST_US: Final = 50_000
 """By how much more than these an update may be late, at least."""
 _MARGIN_SPREADS: Final = 4
 """The same, as a multiple of the difference between the quickest and the slowest of these."""
-_PLACES: Final = "target int, node string, link string, selector string"
 
 _INDIRECT: Final = "audit"
 """The cause of absences in which the link was there."""
@@ -215,8 +214,7 @@ def count_updates(
         link = (target.node, target.link)
         if link in by_link:
             continue
-        above = [(one.node, one.link) for one in scope.sources if one.group == target.group]
-        waits = _waits(spans_away, link=link, above=above)
+        waits = _waits(spans_away, link=link, above=scope.groups[target.group].sources)
         waited[link] = {window: _waited(waits, window, width_us=width_us, horizon_us=horizon_us) for window in windows}
         by_link[link] = delay_intervals(differences[link], waited=waited[link], horizon_us=horizon_us)
         # Of a union each value may be of another log, hence of another clock.
@@ -230,12 +228,11 @@ def count_updates(
         for window, interval in by_link[target.node, target.link].items()
     ]
     spans = targets_frame(spark, scope)
-    places: list[tuple[object, ...]] = [(target.id, *target.place.values()) for target in targets]
     identified = counting.identify(
         sides,
         intervals=small_frame(spark, intervals, schema=counting.INTERVALS),
         width_us=width_us,
-        places=small_frame(spark, places, schema=_PLACES),
+        places=places_frame(spark, targets),
         spans=spans,
         gaps=any(target.gaps_us for target in targets),
         margin_us=horizon_us,

@@ -90,7 +90,7 @@ def counted_clocks(counted: CountedUpdates) -> dict[Place, CountedClock]:
     found: dict[Place, CountedClock] = {}
     for target in counted.scope.targets_of("unstamped"):
         clock = counted.clocks.get((target.node, target.link))
-        sources = [(one.node, one.link) for one in counted.scope.sources if one.group == target.group]
+        sources = counted.scope.groups[target.group].sources
         if clock is not None and len({node for node, _ in sources}) == 1:
             found[target.node, target.link, sources[0][0]] = CountedClock(
                 clock.later_us, clock.least_us, sources[0], clock.quick_us, clock.slow_us

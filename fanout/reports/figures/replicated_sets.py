@@ -43,11 +43,11 @@ def replicated_sets(survey: Survey, scope: Scope) -> tuple[ReplicatedSet, ...]:
         by_selection[target.group, target.selection].append(target)
     found: list[ReplicatedSet] = []
     for (group, selection), targets in sorted(by_selection.items()):
-        sources = [source for source in scope.sources if source.group == group]
+        sources = scope.groups[group].sources
         gaps = sum(bool(survey.gap_pos(target.node, link=target.link)) for target in targets)
         reference = None
         if scope.reference.kind != "union":
-            reference = (sources[0].node, sources[0].link)
-            gaps += any(survey.gap_pos(source.node, link=source.link) for source in sources)
+            reference = sources[0]
+            gaps += any(survey.gap_pos(node, link=link) for node, link in sources)
         found.append(ReplicatedSet(len(found), group, selection, tuple(targets), reference, gaps))
     return tuple(found)

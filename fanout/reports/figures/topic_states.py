@@ -135,7 +135,7 @@ class TopicStates:
 
     def _targets(self) -> DataFrame:
         scope, survey = self.scope, self.survey
-        with_gap = {source.group for source in scope.sources if survey.gap_pos(source.node, link=source.link)}
+        with_gap = {group for node, link, group in scope.sources if survey.gap_pos(node, link=link)}
         found: list[tuple[object, ...]] = [
             (
                 *(target.id, target.group, target.node, target.link, target.selection.filter),

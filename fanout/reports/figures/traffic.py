@@ -11,7 +11,7 @@ from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
 from fanout.reports.read.details import CONTROL_TOPIC
 from fanout.reports.read.reading import collect_rows
-from fanout.reports.read.scope import Group, Reference, Source
+from fanout.reports.read.scope import Group, Reference
 from fanout.reports.session.kept import keep
 from fanout.reports.values.figures import Listed, percent
 from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraffic, TrafficSection
@@ -37,14 +37,12 @@ def basis_statement(reference: Reference) -> str:
 def describe_traffic(material: Material) -> Part:
     """Return how many updates and bytes were published under each prefix, and at which nodes."""
     survey, scope, depth = material.survey, material.traffic_scope, material.depth
-    titles = {group.id: _title(group, scope.sources) for group in scope.groups}
+    titles = {group.id: _title(group) for group in scope.groups}
     settled_until_us = {
-        group.id: max(survey.log_span_us(s.node)[1] for s in scope.sources if s.group == group.id) - scope.settle_us
+        group.id: max(survey.log_span_us(node)[1] for node, _ in group.sources) - scope.settle_us
         for group in scope.groups
     }
-    sources: list[tuple[object, ...]] = [
-        (source.node, source.link, source.group, settled_until_us[source.group]) for source in scope.sources
-    ]
+    sources: list[tuple[object, ...]] = [(*source, settled_until_us[source[-1]]) for source in scope.sources]
     names: list[tuple[object, ...]] = list(titles.items())
     control_topics = {CONTROL_TOPIC} | {
         selection.control_topic
@@ -94,6 +92,5 @@ def describe_traffic(material: Material) -> Part:
     return Part({"traffic": section})
 
 
-def _title(group: Group, sources: tuple[Source, ...]) -> str:
-    links = sorted({(source.node, source.link) for source in sources if source.group == group.id})
-    return ", ".join(f"{node}/{link}" if link else f"{node}, published" for node, link in links)
+def _title(group: Group) -> str:
+    return ", ".join(f"{node}/{link}" if link else f"{node}, published" for node, link in sorted(set(group.sources)))

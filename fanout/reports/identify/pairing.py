@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fanout.errors import ReportError
 from fanout.reports.read.details import LinkConfig
-from fanout.reports.read.scope import NEVER_US, Group, Reference, ReferenceKind, Source
+from fanout.reports.read.scope import NEVER_US, Group, Reference, ReferenceKind
 from fanout.reports.read.survey import Survey
 
 __all__ = ["ObservedLink", "Pairing", "choose_reference", "names", "observed_links"]
@@ -143,7 +143,6 @@ class Pairing:
 
     Attributes:
         groups: The groups; `pair` adds those by which links without stamps are compared with one that stamps.
-        sources: The sources in them.
         notices: A sentence for each link that is left out, or paired on weak grounds.
     """
 
@@ -152,14 +151,12 @@ class Pairing:
         self._reference = reference
         self._links = links
         self.groups: list[Group] = []
-        self.sources: list[Source] = []
         self.notices: list[str] = []
         if reference.stamps:
             node = reference.nodes[0]
             # A primary's log holds what was published at it; a first-tier node hands on what its links bring, too.
             brought = [link.name for link in links if link.node == node] if reference.kind == "first_tier" else []
-            self.sources = [Source(node, name, 0) for name in (*brought, "")]
-            self.groups = [self._stamping(node)]
+            self.groups = [self._stamping(node, links=(*brought, ""))]
             return
         parts: list[list[ObservedLink]] = []
         for link in (link for link in links if link.node in reference.nodes):
@@ -171,7 +168,6 @@ class Pairing:
                 parts.append([link])
         for number, part in enumerate(parts):
             self.groups.append(_observed(survey, part, group=number, union=reference.kind == "union"))
-            self.sources.extend(Source(link.node, link.name, number) for link in part)
 
     def pair(self, link: ObservedLink) -> Group | None:
         """Return the group that a link is compared with, or None when the reference has none for it."""
@@ -202,7 +198,7 @@ class Pairing:
     def _pair_beside(self, link: ObservedLink) -> Group | None:
         """Return the group for a link that leads to the same primary as a link of the reference."""
         name = self._reference.name
-        group_of = {(source.node, source.link): self.groups[source.group] for source in reversed(self.sources)}
+        group_of = {source: group for group in reversed(self.groups) for source in group.sources}
         if self._reference.kind == "union":
             return self._comparable(link, group_of[link.node, link.name], whom="the other secondaries")
         observers = [other for other in self._links if other.node in self._reference.nodes]
@@ -222,20 +218,21 @@ class Pairing:
             )
         return self._comparable(link, group_of[best.node, best.name], whom=best.title)
 
-    def _stamping(self, node: str) -> Group:
+    def _stamping(self, node: str, *, links: Sequence[str]) -> Group:
         """Return the group of what a node stamps: what was published at it, and what its links brought it."""
         survey, reference = self._survey, self._reference
-        stamps = {stamp for source in self.sources for stamp in survey.stamps(node, link=source.link)}
+        stamps = {stamp for link in links for stamp in survey.stamps(node, link=link)}
         unstamped = (
             reference.kind == "primary"
             and bool(survey.live_rows(node, link=""))
             and not survey.live_rows(node, link="", stamped=True)
         )
-        gap = any(survey.gaps_of(node, link=source.link) for source in self.sources)
+        gap = any(survey.gaps_of(node, link=link) for link in links)
         # What publishers stamped themselves is exact too, but nothing shows what of that a first-tier node never got.
         own = reference.kind == "primary" or stamps == {node}
         return Group(
             id=0,
+            sources=tuple((node, link) for link in links),
             basis="unstamped" if unstamped else "stamped",
             exact=own and not (unstamped or gap),
             stamped_by=tuple(sorted(stamps or ({node} if reference.kind == "primary" else ()))),
@@ -256,18 +253,17 @@ class Pairing:
 
     def _by_value(self, group: Group) -> Group:
         """Return the group of the sources of a stamped one whose basis is the values."""
-        own = [(source.node, source.link) for source in self.sources if source.group == group.id]
         for other in self.groups:
-            its = [(one.node, one.link) for one in self.sources if one.group == other.id]
-            if other.basis == "unstamped" and own == its:
+            if other.basis == "unstamped" and other.sources == group.sources:
                 return other
-        observed = [link for link in self._links if (link.node, link.name) in own]
+        observed = [link for link in self._links if (link.node, link.name) in group.sources]
         by_value = replace(group, id=len(self.groups), basis="unstamped", exact=False, stamped_by=())
-        if len(observed) == len(own):  # else what was published at the reference is among them, and it is its own clock
+        if len(observed) == len(
+            group.sources
+        ):  # else what was published at the reference is among them, and it is its own clock
             from_us, end_us = _span_by_value(observed)
             by_value = replace(by_value, from_us=from_us, end_us=end_us)
         self.groups.append(by_value)
-        self.sources.extend(Source(node, name, by_value.id) for node, name in own)
         return by_value
 
 
@@ -285,6 +281,7 @@ def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bo
     selections = {selection for link in part for selection in link.config.selections}
     return Group(
         id=group,
+        sources=tuple((link.node, link.name) for link in part),
         basis="stamped" if origins else "unstamped",
         exact=False,
         stamped_by=tuple(sorted({stamp for link in part for stamp in link.stamps})),

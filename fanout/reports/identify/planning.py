@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from fanout.errors import ReportError
 from fanout.reports.identify.pairing import ObservedLink, Pairing, choose_reference, names, observed_links
-from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Group, Reference, Scope, Source, Target
+from fanout.reports.read.scope import NEVER_US, WHOLE, AskedWindow, Group, Reference, Scope, Target
 from fanout.reports.read.survey import Survey
 from fanout.reports.values.figures import time_of
 
@@ -73,7 +73,7 @@ def decide_scope(
     links = observed_links(survey)
     in_window = survey.with_gaps_of(window, margin_us=0 if reference.stamps else settle_us)
     pairing = Pairing(in_window, reference=reference, links=links)
-    groups, sources, notices = pairing.groups, pairing.sources, pairing.notices
+    groups, notices = pairing.groups, pairing.notices
     targets: list[Target] = []
     left_out: list[str] = []
     for link in links:
@@ -83,13 +83,13 @@ def decide_scope(
         if group is None:
             left_out.append(link.title)
         else:
-            delays = _delays_at_reference(survey, reference=reference, group=group, sources=sources)
             targets.extend(
                 _targets(
                     link,
                     group=group,
-                    above=_above(reference, group=group, sources=sources),
-                    delays=delays,
+                    # None of stamps, nor of a union, whose logs share values.
+                    above=() if reference.kind == "union" or group.basis == "stamped" else group.sources,
+                    delays=_delays_at_reference(survey, reference=reference, group=group),
                     settle_us=settle_us,
                     behind_max_us=max(behind_max_us, settle_us, LOG_END_TOLERANCE_US),
                     window=window,
@@ -108,13 +108,12 @@ def decide_scope(
         *_file_notices(survey, reference, window=window),
         *_config_notices(survey),
         *_end_notices(targets, settle_us=settle_us),
-        *_stamp_notices(survey, reference=reference, groups=groups, sources=sources),
+        *_stamp_notices(survey, reference=reference, groups=groups),
     ]
     return Scope(
         reference,
         settle_us,
         tuple(groups),
-        tuple(sources),
         tuple(targets),
         (*log_notices, *notices),
         tuple(left_out),
@@ -144,7 +143,7 @@ def decide_traffic_scope(
     pairing = Pairing(in_window, reference=reference, links=observed_links(survey))
     if not pairing.groups:
         raise ReportError(f"{reference.name} has no link in its log", hint="Name another node with --reference")
-    return Scope(reference, settle_us, tuple(pairing.groups), tuple(pairing.sources), (), (), window=window)
+    return Scope(reference, settle_us, tuple(pairing.groups), (), (), window=window)
 
 
 def basis_statements(scope: Scope) -> tuple[str, ...]:
@@ -185,13 +184,6 @@ def _held_from(link: ObservedLink, notices: list[str]) -> tuple[int, int] | None
             f"{link.title} has updates but no proof of completeness in its log: it is judged from the first of them."
         )
     return held
-
-
-def _above(reference: Reference, *, group: Group, sources: Sequence[Source]) -> tuple[tuple[str, str], ...]:
-    """Return the nodes and links whose rows are a group's; none of stamps, nor of a union, whose logs share values."""
-    if reference.kind == "union" or group.basis != "unstamped":
-        return ()
-    return tuple((one.node, one.link) for one in sources if one.group == group.id)
 
 
 def _targets(
@@ -276,9 +268,7 @@ def _targets(
     ]
 
 
-def _delays_at_reference(
-    survey: Survey, *, reference: Reference, group: Group, sources: list[Source]
-) -> dict[str, int]:
+def _delays_at_reference(survey: Survey, *, reference: Reference, group: Group) -> dict[str, int]:
     """Return by whose stamps a node's clock is compared with its group's, and the delay of each at the reference.
 
     A reference that stamps is compared by its own, which have no delay there. Publishers' stamps are by their clocks,
@@ -291,9 +281,9 @@ def _delays_at_reference(
     if reference.nodes[0] in group.stamped_by:
         return {reference.nodes[0]: 0}
     delays: dict[str, int] = {}
-    for source in sources:
+    for node, link in group.sources:
         for stamped_by in group.stamped_by:
-            delay_us = survey.delay_us_min(source.node, link=source.link, stamped_by=stamped_by, link_epoch=None)
+            delay_us = survey.delay_us_min(node, link=link, stamped_by=stamped_by, link_epoch=None)
             if delay_us is not None:
                 delays[stamped_by] = min(delays.get(stamped_by, delay_us), delay_us)
     return delays
@@ -446,17 +436,11 @@ def _end_notices(targets: list[Target], *, settle_us: int) -> Iterator[str]:
             yield f"{ends}; what came later is not judged."
 
 
-def _stamp_notices(
-    survey: Survey, *, reference: Reference, groups: list[Group], sources: list[Source]
-) -> Iterator[str]:
+def _stamp_notices(survey: Survey, *, reference: Reference, groups: list[Group]) -> Iterator[str]:
     for group in groups:
         if group.basis == "unstamped":
             continue
-        unstamped = sum(
-            survey.live_rows(source.node, link=source.link, stamped=False)
-            for source in sources
-            if source.group == group.id
-        )
+        unstamped = sum(survey.live_rows(node, link=link, stamped=False) for node, link in group.sources)
         if unstamped:
             yield (
                 f"{reference.name}: {unstamped} of its rows carry no stamp, so nothing tells whether a node got them: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,6 +40,7 @@ __all__ = [
     "in_gap",
     "is_live",
     "is_within",
+    "places_frame",
     "small_frame",
     "source_rows",
     "struct_of",
@@ -70,7 +71,7 @@ _BETWEEN_FIELDS = re.compile(r", (?![^<]*>)")
 _FIELD = re.compile(r"`?(\w+)`?:? (.+)")
 _FOUND = "targets_of_"
 _SOURCES = "node string, link string, group int"
-_PLACES = "node string, link string, selector string, target int, group int"
+_PLACES = "target int, node string, link string, selector string"
 _TARGETS = (
     "target int, covered_from_us bigint, covered_until_us bigint, settled_until_us bigint, "
     "reference_from_us bigint, reference_until_us bigint, "
@@ -127,10 +128,14 @@ def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     return small_frame(spark, rows, schema=_TARGETS)
 
 
+def places_frame(spark: SparkSession, targets: Iterable[Target]) -> DataFrame:
+    """Return (target, node, link, selector) of each target; `target` is the key."""
+    return small_frame(spark, [(target.id, *target.place.values()) for target in targets], schema=_PLACES)
+
+
 def source_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
     """Return the rows that the reference logged, with the `group` that each speaks of."""
-    rows: list[tuple[object, ...]] = [(source.node, source.link, source.group) for source in scope.sources]
-    sources = small_frame(updates.sparkSession, rows, schema=_SOURCES)
+    sources = small_frame(updates.sparkSession, scope.sources, schema=_SOURCES)
     return updates.join(sf.broadcast(sources), on=["node", "link"], how="inner")
 
 
@@ -199,10 +204,9 @@ def target_rows(updates: DataFrame, *, scope: Scope, targets: Sequence[Target]) 
 
     Rows of topics that the reference does not select are left out.
     """
-    listed: list[tuple[object, ...]] = [
-        (target.node, target.link, target.selection.filter, target.id, target.group) for target in targets
-    ]
-    places = small_frame(updates.sparkSession, listed, schema=_PLACES)
+    listed = [(*target.place.values(), target.id, target.group) for target in targets]
+    schema = "node string, link string, selector string, target int, group int"
+    places = small_frame(updates.sparkSession, listed, schema=schema)
     rows = updates.join(sf.broadcast(places), on=["node", "link", "selector"], how="inner")
     return within_reference(rows, scope=scope, targets=targets)
 

@@ -1,7 +1,6 @@
 """The values that say what a completeness report compares with what.
 
-* a *source* is a link of a reference node (link "" of a primary: what was published at it);
-* a *group* holds the sources that speak of the same primary, and has one basis;
+* a *group* holds the links of reference nodes that speak of the same primary, its sources, and has one basis;
 * a *target* is a selector of a link that is compared with its group.
 
 All times of a target are by its group's clock: that of the node that stamped, or without stamps the
@@ -27,7 +26,6 @@ __all__ = [
     "Reference",
     "ReferenceKind",
     "Scope",
-    "Source",
     "Target",
 ]
 
@@ -138,19 +136,12 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A link of a reference node; link "" is what was published at the node itself."""
-
-    node: str
-    link: str
-    group: int
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
-    """Sources that speak of the same primary."""
+    """Links of the reference that speak of the same primary: its sources."""
 
     id: int
+    sources: tuple[tuple[str, str], ...]
+    """By node and link; link "" is what was published at the node itself."""
     basis: Basis
     exact: bool
     """True if the sources saw everything: the stamping node's own log, without holes."""
@@ -210,7 +201,6 @@ class Scope:
     reference: Reference
     settle_us: int
     groups: tuple[Group, ...]
-    sources: tuple[Source, ...]
     targets: tuple[Target, ...]
     notices: tuple[str, ...]
     """Notices that a reader needs to read the figures right, one sentence each."""
@@ -227,6 +217,11 @@ class Scope:
         return self.reference.stamps and all(
             group.stamped_by == self.reference.nodes for group in self.groups if group.basis == "stamped"
         )
+
+    @property
+    def sources(self) -> list[tuple[str, str, int]]:
+        """The node and link of each source, and its group."""
+        return [(*source, group.id) for group in self.groups for source in group.sources]
 
     def tolerance_us(self, target: Target) -> int:
         """Return how far apart two nodes may log one update: nothing for one that was stamped."""

@@ -9,7 +9,7 @@ import pytest
 from fanout.errors import ReportError
 from fanout.reports.identify.pairing import ObservedLink, Pairing, choose_reference, names, observed_links
 from fanout.reports.identify.planning import decide_scope
-from fanout.reports.read.scope import Group, Reference, Source
+from fanout.reports.read.scope import Group, Reference
 from fanout.reports.read.survey import Survey
 from tests.reports.logs import NodeLog, Row, at, selector
 from tests.reports.surveys import survey_of
@@ -109,12 +109,10 @@ def pairs(*logs: NodeLog, requested: str | None = None) -> tuple[dict[str, int |
     return found, pairing.notices
 
 
-def groups_of(
-    survey: Survey, *, reference: Reference, links: list[ObservedLink] | None = None
-) -> tuple[list[Group], list[Source]]:
-    """Return the groups and sources of a reference."""
+def groups_of(survey: Survey, *, reference: Reference, links: list[ObservedLink] | None = None) -> list[Group]:
+    """Return the groups of a reference."""
     pairing = Pairing(survey, reference=reference, links=observed_links(survey) if links is None else links)
-    return pairing.groups, pairing.sources
+    return pairing.groups
 
 
 def hub(*sequences: int) -> NodeLog:
@@ -235,7 +233,7 @@ def test_links_without_stamps_share_a_group_by_value_beside_the_stamped_one() ->
         (0, "stamped", True),
         (1, "unstamped", False),
     ]
-    assert [source.group for source in scope.sources] == [0, 1]
+    assert [group for _, _, group in scope.sources] == [0, 1]
     assert (scope.left_out, scope.stamped_once) == (("z/z",), True)
     found, notices = pairs(hub(1), node("edge", link("up", "a")))
     assert found == {"edge/up": 1}
@@ -247,10 +245,10 @@ def test_a_primary_that_does_not_stamp_is_compared_without_stamps() -> None:
     """The basis follows what is in the reference's log; no log at all yet counts as stamped."""
     plain = NodeLog("hub", "primary")
     plain.update(at(2), "t", "x")
-    groups, sources = groups_of(survey_of(plain), reference=Reference("primary", ("hub",), ""), links=[])
-    assert (groups[0].basis, groups[0].exact, sources[0].link) == ("unstamped", False, "")
+    (group,) = groups_of(survey_of(plain), reference=Reference("primary", ("hub",), ""), links=[])
+    assert (group.basis, group.exact, group.sources) == ("unstamped", False, (("hub", ""),))
     assert pairs(plain, node("edge", link("up", "a")))[0] == {"edge/up": 0}
-    groups, _ = groups_of(survey_of(hub()), reference=Reference("primary", ("hub",), ""), links=[])
+    groups = groups_of(survey_of(hub()), reference=Reference("primary", ("hub",), ""), links=[])
     assert (groups[0].basis, groups[0].exact, groups[0].stamped_by) == ("stamped", True, ("hub",))
 
 
@@ -258,11 +256,11 @@ def test_holes_and_gaps_make_a_primary_inexact() -> None:
     """A reference that lacks rows is not called exact."""
     holed = hub(1, 2, 3)
     del holed.updates[1]
-    groups, _ = groups_of(survey_of(holed), reference=Reference("primary", ("hub",), ""), links=[])
+    groups = groups_of(survey_of(holed), reference=Reference("primary", ("hub",), ""), links=[])
     assert not groups[0].exact
     gap = hub(1)
     gap.gap(at(3), rows=0)
-    groups, _ = groups_of(survey_of(gap), reference=Reference("primary", ("hub",), ""), links=[])
+    groups = groups_of(survey_of(gap), reference=Reference("primary", ("hub",), ""), links=[])
     assert (groups[0].exact, groups[0].gap) == (False, True)
 
 
@@ -302,10 +300,7 @@ def test_a_link_without_stamps_is_compared_by_value_with_one_that_has_them() -> 
     ]
     scope = decide_scope(survey_of(*logs), requested=None, settle_us=0)
     assert [(group.basis, group.stamped_by) for group in scope.groups] == [("stamped", ("hub",)), ("unstamped", ())]
-    assert [(source.node, source.link, source.group) for source in scope.sources] == [
-        ("tap", "up", 0),
-        ("tap", "up", 1),
-    ]
+    assert scope.sources == [("tap", "up", 0), ("tap", "up", 1)]
     by_value = {target.node: target for target in scope.targets}["plain"]
     assert (by_value.group, by_value.covered_from_us) == (1, at(1)), "from when both held everything, by their clocks"
 
@@ -342,7 +337,7 @@ def test_a_union_groups_links_that_lead_to_the_same_primary() -> None:
     survey = survey_of(
         node("one", link("a", "x"), stamps={"a": "hub"}), node("two", link("a", "x"), stamps={"a": "hub"})
     )
-    groups, _ = groups_of(survey, reference=choose_reference(survey.roles, requested=None))
+    groups = groups_of(survey, reference=choose_reference(survey.roles, requested=None))
     assert [(g.basis, g.exact, g.selections, g.end_us) for g in groups] == [("stamped", False, None, at(2))]
 
 
@@ -362,11 +357,11 @@ def test_a_first_tier_node_is_the_primary_of_the_nodes_below_it() -> None:
     assert found == {"below/up": 0, "beside/up": None}
     assert notices == ["beside/up is not compared: its updates do not come from first."]
     reference = choose_reference(survey.roles, requested="first", first_tier=survey.first_tier)
-    (group,), sources = groups_of(survey, reference=reference)
-    assert {(source.node, source.link) for source in sources} == {("first", "other"), ("first", "up"), ("first", "")}
+    (group,) = groups_of(survey, reference=reference)
+    assert set(group.sources) == {("first", "other"), ("first", "up"), ("first", "")}
     assert (group.basis, group.exact, group.stamped_by, group.selections) == ("stamped", True, ("first",), None)
     mixed = survey_of(node("first", link("up", "a"), link("b", "b"), stamps={"up": "first", "b": "machine-7"}), below)
-    (group,), _ = groups_of(mixed, reference=reference)
+    (group,) = groups_of(mixed, reference=reference)
     assert (group.exact, group.stamped_by) == (False, ("first", "machine-7"))
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.read import rows
 from fanout.reports.read.details import Selection
-from fanout.reports.read.scope import NEVER_US, Group, Reference, Scope, Source, Target
+from fanout.reports.read.scope import NEVER_US, Group, Reference, Scope, Target
 from tests.reports.frames import assert_unique, rows_of, tables_of
 from tests.reports.logs import NodeLog, at
 from tests.reports.oracle import selected
@@ -25,7 +25,8 @@ pytestmark = pytest.mark.spark
 
 def group(number: int, *selections: Selection) -> Group:
     """Return a group that selects everything, or these."""
-    return Group(number, "stamped", True, ("hub",), 5, 9, selections or None, gap=False)
+    source = ("tap", "ab"[number])
+    return Group(number, (source,), "stamped", True, ("hub",), 5, 9, selections or None, gap=False)
 
 
 def target(number: int, node: str, selection: Selection, *, group: int = 0) -> Target:
@@ -38,7 +39,6 @@ SCOPE = Scope(
     Reference("tap", ("tap",), "asked for"),
     5,
     (group(0), group(1, Selection("plant/+"))),
-    (Source("tap", "a", 0), Source("tap", "b", 1)),
     (target(0, "one", ALL), target(1, "two", PLANT), target(2, "one", PLANT), target(3, "two", ALL, group=1)),
     (),
 )
