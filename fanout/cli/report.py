@@ -12,7 +12,7 @@ import sys
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -20,6 +20,7 @@ from fanout.cli.arguments.report_options import (
     SETTLE_S,
     AcceptUnion,
     BehindMax,
+    Depth,
     FailUnder,
     HtmlFile,
     JsonFile,
@@ -28,6 +29,7 @@ from fanout.cli.arguments.report_options import (
     Master,
     MetricsFile,
     ParquetDirectory,
+    PrefixDepth,
     Reference,
     Settle,
     Since,
@@ -61,24 +63,13 @@ _PLACES: Final = (*_ALONE, "trend_path")
 _PLACES_LISTED: Final = 4
 """Directories that a note lists."""
 
-_OPTIONS: Final = {
-    "settle": "settle_s",
-    "behind_max": "behind_max_s",
-    "json_file": "json_path",
-    "html_file": "html_path",
-    "markdown_file": "markdown_path",
-    "metrics_file": "metrics_path",
-    "trend": "trend_path",
-}
-"""Arguments of the commands that have another name in `fanout.reports.entry.ReportOptions`."""
-
 
 def _every_report(
     *,
     since: Since = None,
     until: Until = None,
-    json_file: JsonFile = None,
-    html_file: HtmlFile = None,
+    json_path: JsonFile = None,
+    html_path: HtmlFile = None,
     parquet: ParquetDirectory = None,
     tables: Tables = None,
     master: Master = None,
@@ -89,13 +80,13 @@ def _every_report(
 def _judged_report(
     *,
     reference: Reference = None,
-    settle: Settle = SETTLE_S,
-    behind_max: BehindMax = None,
+    settle_s: Settle = SETTLE_S,
+    behind_max_s: BehindMax = None,
     fail_under: FailUnder = None,
     accept_union: AcceptUnion = False,
-    trend: Trend = None,
-    markdown_file: MarkdownFile = None,
-    metrics_file: MetricsFile = None,
+    trend_path: Trend = None,
+    markdown_path: MarkdownFile = None,
+    metrics_path: MetricsFile = None,
     verbose: Verbose = False,
 ) -> None:
     """Name the options that every report has which judges secondaries."""
@@ -115,9 +106,8 @@ def _makes(name: ReportName, *named_too: Callable[..., None]) -> Callable[[Calla
             _check_window(options["since"], options["until"])
             _require_spark()
             verbose = options.pop("verbose", False)
-            asked = {_OPTIONS.get(option, option): value for option, value in options.items()}
-            asked |= {name: place_of(asked[name]) for name in _PLACES if asked.get(name) is not None}
-            _make(name, log_dirs=log_dirs, asked=asked, verbose=verbose)
+            places = {name: place_of(options[name]) for name in _PLACES if options.get(name) is not None}
+            _make(name, log_dirs=log_dirs, asked=options | places, verbose=verbose)
 
         signatures = [inspect.signature(each, eval_str=True) for each in (named, *named_too, _every_report)]
         command.__signature__ = signatures[0].replace(  # type: ignore[attr-defined]  # typer reads the options from it
@@ -130,13 +120,7 @@ def _makes(name: ReportName, *named_too: Callable[..., None]) -> Callable[[Calla
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
 @_makes("summary", _judged_report)
-def summary(
-    log_dirs: LogDirectories,
-    *,
-    depth: Annotated[
-        int, typer.Option(min=0, metavar="LEVELS", help="Also count by topic prefixes of this many levels; 0 for none.")
-    ] = 0,
-) -> None:
+def summary(log_dirs: LogDirectories, *, depth: Depth = 0) -> None:
     """Answer what an operator asks first, as quickly as can be.
 
     Did every secondary get everything; if not, which topics, since when, still going on, and why? How late was it?
@@ -146,11 +130,7 @@ def summary(
 
 @app.command("all", epilog=_JUDGED_EXIT_CODES)
 @_makes("all", _judged_report)
-def everything(
-    log_dirs: LogDirectories,
-    *,
-    depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 2,
-) -> None:
+def everything(log_dirs: LogDirectories, *, depth: PrefixDepth = 2) -> None:
     """Show everything in one report.
 
     Completeness, stalled topics, convergence, epochs, lag and traffic, from one look at the logs.
@@ -159,16 +139,7 @@ def everything(
 
 @app.command(epilog=_JUDGED_EXIT_CODES)
 @_makes("completeness", _judged_report)
-def completeness(
-    log_dirs: LogDirectories,
-    *,
-    depth: Annotated[
-        int,
-        typer.Option(
-            min=0, metavar="LEVELS", help="Also list shares and the slowest by topic prefixes of this many levels."
-        ),
-    ] = 0,
-) -> None:
+def completeness(log_dirs: LogDirectories, *, depth: Depth = 0) -> None:
     """Show which updates each secondary applied or lacks.
 
     For each selector: expected, applied, missing and duplicated updates, final values, propagation times and
@@ -178,14 +149,7 @@ def completeness(
 
 @app.command(epilog=_EXIT_CODES)
 @_makes("lag")
-def lag(
-    log_dirs: LogDirectories,
-    *,
-    depth: Annotated[
-        int,
-        typer.Option(min=0, metavar="LEVELS", help="Also list the slowest topic prefixes of this many levels."),
-    ] = 0,
-) -> None:
+def lag(log_dirs: LogDirectories, *, depth: Depth = 0) -> None:
     """Show how long updates took to arrive.
 
     Propagation times from the stamps of a `fanout primary`, heartbeats, and the time from connect to ready;
@@ -195,11 +159,7 @@ def lag(
 
 @app.command(epilog=_EXIT_CODES)
 @_makes("snapshots")
-def snapshots(
-    log_dirs: LogDirectories,
-    *,
-    settle: Settle = SETTLE_S,
-) -> None:
+def snapshots(log_dirs: LogDirectories, *, settle_s: Settle = SETTLE_S) -> None:
     """Show every epoch of every link, and when it was ready.
 
     An epoch is the life of one MQTT session: its topics, evidence and tear-downs. No reference is needed.
@@ -208,12 +168,7 @@ def snapshots(
 
 @app.command(epilog=_EXIT_CODES)
 @_makes("convergence")
-def convergence(
-    log_dirs: LogDirectories,
-    *,
-    reference: Reference = None,
-    settle: Settle = SETTLE_S,
-) -> None:
+def convergence(log_dirs: LogDirectories, *, reference: Reference = None, settle_s: Settle = SETTLE_S) -> None:
     """Show whether the nodes hold the same values.
 
     At the end by topic, over time by their digests.
@@ -222,12 +177,7 @@ def convergence(
 
 @app.command(epilog=_EXIT_CODES)
 @_makes("stalls")
-def stalls(
-    log_dirs: LogDirectories,
-    *,
-    reference: Reference = None,
-    settle: Settle = SETTLE_S,
-) -> None:
+def stalls(log_dirs: LogDirectories, *, reference: Reference = None, settle_s: Settle = SETTLE_S) -> None:
     """Show the topics that stopped at a node.
 
     And whether they stopped at the others too.
@@ -240,8 +190,8 @@ def traffic(
     log_dirs: LogDirectories,
     *,
     reference: Reference = None,
-    settle: Settle = SETTLE_S,
-    depth: Annotated[int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")] = 1,
+    settle_s: Settle = SETTLE_S,
+    depth: PrefixDepth = 1,
 ) -> None:
     """Show who publishes what, by topic prefix.
 

@@ -159,7 +159,7 @@ def run_report(
     written = [*(getattr(asked, option) for option in RENDERED), asked.trend_path]
     _check_places(*(place for place in written if isinstance(place, Path)))
     files = logs if isinstance(logs, LogFiles) else LogFiles.in_directories(logs)
-    tell = progress or _tell_nobody
+    tell = progress or (lambda stage: None)
     history: tuple[PastReport, ...] = ()
     if isinstance(asked.trend_path, Path):
         from fanout.reports.summary.trend_file import read_trend
@@ -351,7 +351,3 @@ def _write(
         aside.replace(path)
     except OSError as error:
         raise ReportError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
-
-
-def _tell_nobody(stage: str) -> None:
-    del stage

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fanout.reports.entry import BEHIND_MAX_S, LIST_LIMIT, SETTLE_S
 from fanout.reports.read.log_files import LogFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from fanout.reports.values.document import Parameters, ReportName
 
 __all__ = ["Logs", "completeness", "lag", "missing_topics", "read_logs"]
 
@@ -73,8 +71,7 @@ def completeness(
     Raises:
         ReportError: The logs cannot be read or compared.
     """
-    asked = _asked(reference=reference, settle_s=settle_s, since=since, until=until)
-    return _table(logs, "completeness", report="completeness", asked=asked)
+    return _table(logs, "completeness", reference=reference, settle_s=settle_s, since=since, until=until)
 
 
 def missing_topics(
@@ -89,8 +86,7 @@ def missing_topics(
 
     Arguments and errors are those of `completeness`; at most as many topics as a report lists.
     """
-    asked = _asked(reference=reference, settle_s=settle_s, since=since, until=until)
-    return _table(logs, "missing_topics", report="completeness", asked=asked)
+    return _table(logs, "missing_topics", reference=reference, settle_s=settle_s, since=since, until=until)
 
 
 def lag(logs: Logs, *, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
@@ -104,34 +100,27 @@ def lag(logs: Logs, *, since: datetime | None = None, until: datetime | None = N
     Raises:
         ReportError: The logs cannot be read.
     """
-    asked = _asked(reference=None, settle_s=0, since=since, until=until)
-    return _table(logs, "lag", report="lag", asked=asked)
+    return _table(logs, "lag", reference=None, settle_s=0, since=since, until=until)
 
 
-def _asked(*, reference: str | None, settle_s: float, since: datetime | None, until: datetime | None) -> Parameters:
+def _table(logs: Logs, name: str, *, settle_s: float, **asked: Any) -> DataFrame:
+    """Return the result table of a name; that of lag needs no report on more."""
+    from fanout.reports.figures.job import make_report
+    from fanout.reports.session.utc import in_utc
+    from fanout.reports.tables.contract import result_frame
     from fanout.reports.values.document import Parameters
 
-    return Parameters(
-        reference=reference,
+    behind_max_s = max(settle_s, BEHIND_MAX_S)
+    parameters = Parameters(
         settle_s=settle_s,
         depth=0,
         fail_under_percent=None,
         list_limit=LIST_LIMIT,
-        behind_max_s=max(settle_s, BEHIND_MAX_S),
-        since=since,
-        until=until,
+        behind_max_s=behind_max_s,
+        **asked,
     )
-
-
-def _table(logs: Logs, name: str, *, report: ReportName, asked: Parameters) -> DataFrame:
-    from fanout.reports.figures.job import make_report
-    from fanout.reports.session.utc import in_utc
-    from fanout.reports.tables.contract import result_frame
-
     with in_utc(logs.spark):
-        made = make_report(logs.spark, logs.files, name=report, parameters=asked, progress=_tell_nobody)
-    return result_frame(logs.spark, made, name)
-
-
-def _tell_nobody(stage: str) -> None:
-    del stage
+        report = make_report(
+            logs.spark, logs.files, name="lag" if name == "lag" else "completeness", parameters=parameters
+        )
+    return result_frame(logs.spark, report, name)

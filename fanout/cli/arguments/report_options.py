@@ -14,6 +14,7 @@ __all__ = [
     "SETTLE_S",
     "AcceptUnion",
     "BehindMax",
+    "Depth",
     "FailUnder",
     "HtmlFile",
     "JsonFile",
@@ -22,6 +23,7 @@ __all__ = [
     "Master",
     "MetricsFile",
     "ParquetDirectory",
+    "PrefixDepth",
     "Reference",
     "Settle",
     "Since",
@@ -132,7 +134,18 @@ Reference: TypeAlias = Annotated[
 ]
 Settle: TypeAlias = Annotated[
     float,
-    typer.Option(min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."),
+    typer.Option(
+        "--settle", min=0, metavar="SECONDS", help="Updates younger than this at the end of the log are pending."
+    ),
+]
+Depth: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="LEVELS", help="Also list losses, and the slowest, by topic prefixes of this many levels."
+    ),
+]
+PrefixDepth: TypeAlias = Annotated[
+    int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")
 ]
 Since: TypeAlias = Annotated[
     datetime | None,
@@ -157,6 +170,7 @@ Until: TypeAlias = Annotated[
 BehindMax: TypeAlias = Annotated[
     float | None,
     typer.Option(
+        "--behind-max",
         min=0,
         metavar="SECONDS",
         help=(

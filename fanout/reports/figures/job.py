@@ -57,7 +57,7 @@ def make_report(
     history: Sequence[PastReport] = (),
     cuts: Sequence[LogCut] = (),
     parquet: str | None = None,
-    progress: Progress,
+    progress: Progress = lambda stage: None,
 ) -> Report:
     """Return a report, all of its sections from one look at the logs.
 
