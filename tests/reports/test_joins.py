@@ -18,7 +18,6 @@ import pytest
 
 import fanout.reports
 from fanout.reports.compare import convergence as convergence_transforms
-from fanout.reports.compare import lag as lag_transforms
 from fanout.reports.compare import stalls as stalls_transforms
 from fanout.reports.compare import traffic as traffic_transforms
 from fanout.reports.figures import snapshots, topic_states
@@ -26,7 +25,7 @@ from fanout.reports.figures.job import make_report
 from fanout.reports.read import rows
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.values.document import Parameters
-from tests.reports.frames import assert_unique, tables_of
+from tests.reports.frames import assert_unique
 from tests.reports.logs import NodeLog, at, selector, when, write
 from tests.reports.random_logs import random_hub, random_secondary
 
@@ -159,9 +158,6 @@ def test_no_join_multiplies_rows(
     make_report(spark, files, name="all", parameters=Parameters.model_validate(asked), progress=lambda stage: None)
     window = Parameters.model_validate(asked | {"until": when(at(40))})
     make_report(spark, files, name="stalls", parameters=window, progress=lambda stage: None)
-    tables = tables_of(spark, logs())
-    many = {("below", "up", f"hub-{number}"): number for number in range(20)}  # fewer are no join
-    lag_transforms.propagation_cells(tables.updates, window_us=1_000_000, offsets=many)
 
     assert made.keys() == set(joins())
     assert [site for site, count in made.items() if not count] == []

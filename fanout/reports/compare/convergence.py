@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+
+from fanout.reports.read.rows import whole
 
 __all__ = ["VERDICTS", "digest_points", "digest_sum", "set_verdict", "speaks_for_set", "windows_of"]
 
 VERDICTS = ("equal", "apart", "pending", "unknown")
 """Verdicts on a topic at the members of a set; see `ConvergenceSet`."""
 
-_ALL: Final = (Window.unboundedPreceding, Window.unboundedFollowing)
 _LOW: Final = 2**32 - 1
 
 
@@ -27,7 +28,7 @@ def set_verdict() -> Column:
     missing), and of its set: group, set, with_reference (whether the reference is a member), gap_members (how many have
     a gap), judged_until_us.
     """
-    members = Window.partitionBy("group", "topic", "set").rowsBetween(*_ALL)
+    members = whole("group", "topic", "set")
     with_reference = sf.col("with_reference")
 
     def of_reference(column: str) -> Column:
@@ -56,7 +57,7 @@ def set_verdict() -> Column:
 
 def speaks_for_set() -> Column:
     """Return whether a row of `topic_states` is the one of its set that is counted for the topic."""
-    return sf.col("target") == sf.min("target").over(Window.partitionBy("group", "topic", "set").rowsBetween(*_ALL))
+    return sf.col("target") == sf.min("target").over(whole("group", "topic", "set"))
 
 
 def digest_sum(digest: Column) -> Column:

@@ -15,10 +15,9 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
-from pyspark.sql.window import WindowSpec
 
 from fanout.replog.files.schema import FLAG_DUP
-from fanout.reports.read.rows import conflated, explode_targets, in_gap, is_live, source_rows, target_rows
+from fanout.reports.read.rows import conflated, explode_targets, in_gap, is_live, source_rows, target_rows, whole
 from fanout.reports.read.schemas import PHASE_UNSURE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import NEVER_US, Scope
 
@@ -201,8 +200,8 @@ def identify(
 def _of_one_source(rows: DataFrame) -> DataFrame:
     """Return, of each value of a group, the rows of the log that saw it most often."""
     value = ("group", "digest")
-    times = sf.count(sf.lit(1)).over(_whole(*value, "node", "link"))
-    most = sf.max(sf.struct("times", "node", "link")).over(_whole(*value))
+    times = sf.count(sf.lit(1)).over(whole(*value, "node", "link"))
+    most = sf.max(sf.struct("times", "node", "link")).over(whole(*value))
     found = rows.withColumn("times", times).withColumn("most", most)
     is_of_it = (sf.col("node") == sf.col("most.node")) & (sf.col("link") == sf.col("most.link"))
     return found.where(is_of_it).drop("times", "most")
@@ -257,7 +256,7 @@ def _stretches(rows: DataFrame) -> DataFrame:
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     everywhere = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     begins = sf.col("start_us") > sf.col("reached_us")
-    near = _whole(*_KEY, "near")
+    near = whole(*_KEY, "near")
     seen, got = (sf.count_if(_is(side)).over(near) for side in (_REFERENCE, _NODE))
     weak = sf.count_if(sf.col("weak") & ~_is(_COPY)).over(near)
     stretch = sf.when(sf.col("in_all") == 1, sf.lit(0).cast("long")).when(
@@ -293,7 +292,7 @@ def _paired(rows: DataFrame) -> DataFrame:
     is_pair = sf.lag("side").over(pairs) == _REFERENCE
     return (
         rows.withColumn("number", sf.row_number().over(numbered))
-        .withColumns({name: count.over(_whole(*stretch)) for name, count in _counts().items()})
+        .withColumns({name: count.over(whole(*stretch)) for name, count in _counts().items()})
         .withColumns({f"pair_{name}": sf.when(_is(_NODE) & is_pair, sf.lag(name).over(pairs)) for name in _NAMED})
         .drop("stretch")
     )
@@ -358,8 +357,8 @@ def _across_stretches(rows: DataFrame) -> DataFrame:
     return (
         rows.withColumns(
             {
-                "strays": sf.max(is_stray).over(_whole(*_KEY)),
-                "lacking": sf.max(lost & surely & sf.col("due")).over(_whole(*_KEY)),
+                "strays": sf.max(is_stray).over(whole(*_KEY)),
+                "lacking": sf.max(lost & surely & sf.col("due")).over(whole(*_KEY)),
             }
         )
         .withColumns({"unsure": lost & (~surely | sf.col("strays")), "extra": sf.col("extra") & ~sf.col("lacking")})
@@ -369,7 +368,3 @@ def _across_stretches(rows: DataFrame) -> DataFrame:
 
 def _is(side: int) -> Column:
     return sf.col("side") == side
-
-
-def _whole(*key: str) -> WindowSpec:
-    return Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 
 from fanout.replog.files.schema import FLAG_DUPLICATE
 from fanout.reports.compare.prefixes import prefix_of
-from fanout.reports.read.rows import is_live, is_within, small_frame
+from fanout.reports.read.rows import is_live, is_within, small_frame, whole
 from fanout.reports.read.scope import WHOLE, AskedWindow
 from fanout.reports.values.buckets import BUCKETS_PER_OCTAVE, ROUNDING
 
@@ -56,9 +56,6 @@ Offsets = Mapping[tuple[str, str, str], int]
 """Offsets by node, link and who stamped, in microseconds; those that are not in it are 0."""
 
 NO_OFFSETS: Final[Offsets] = {}
-
-_CASES_MAX: Final = 16
-"""So many offsets are looked up in the expression itself, which is quicker than a join until they are many."""
 
 _OFFSETS: Final = "node string, link string, stamp_primary string, offset_us bigint"
 
@@ -127,16 +124,10 @@ def _propagation(updates: DataFrame, *, asked: AskedWindow, offsets: Offsets) ->
 
 def _with_offsets(rows: DataFrame, offsets: Offsets) -> DataFrame:
     """Return the rows with the column offset_us."""
-    if len(offsets) > _CASES_MAX:
-        listed: list[tuple[object, ...]] = [(*place, offset_us) for place, offset_us in offsets.items()]
-        known = sf.broadcast(small_frame(rows.sparkSession, listed, schema=_OFFSETS))
-        rows = rows.join(known, on=["node", "link", "stamp_primary"], how="left")
-        return rows.withColumn("offset_us", sf.coalesce("offset_us", sf.lit(0).cast("long")))
-    offset_us = sf.lit(0).cast("long")
-    for (node, link, stamped_by), one_us in offsets.items():
-        here = (sf.col("stamp_primary") == stamped_by) & (sf.col("node") == node) & (sf.col("link") == link)
-        offset_us = sf.when(here, sf.lit(one_us).cast("long")).otherwise(offset_us)
-    return rows.withColumn("offset_us", offset_us)
+    listed: list[tuple[object, ...]] = [(*place, offset_us) for place, offset_us in offsets.items()]
+    known = sf.broadcast(small_frame(rows.sparkSession, listed, schema=_OFFSETS))
+    rows = rows.join(known, on=["node", "link", "stamp_primary"], how="left")
+    return rows.withColumn("offset_us", sf.coalesce("offset_us", sf.lit(0).cast("long")))
 
 
 def heartbeat_cells(events: DataFrame, *, window_us: int, asked: AskedWindow = WHOLE) -> DataFrame:
@@ -191,13 +182,12 @@ def rank_percentiles(cells: DataFrame, *, key: Sequence[str]) -> DataFrame:
     `octaves` is (octave, rows in it), in order; octave -1 is everything below one microsecond.
     """
     buckets = add_up_cells(cells, key=[*key, "bucket", "offset_bucket"])
-    whole = Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     upto = (
         Window.partitionBy(*key)
         .orderBy("bucket", "offset_bucket")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    ranked = buckets.withColumn("total", sf.sum("rows").over(whole)).withColumn("upto", sf.sum("rows").over(upto))
+    ranked = buckets.withColumn("total", sf.sum("rows").over(whole(*key))).withColumn("upto", sf.sum("rows").over(upto))
     # Cells of one offset do not overlap, so the least of each column is that of the first cell that reaches the rank.
     places = {
         f"p{percent}{suffix}": sf.when(_reaches(percent), sf.col(column))

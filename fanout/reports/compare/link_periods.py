@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from fanout.reports.read.rows import is_within
+from fanout.reports.read.rows import is_within, whole
 from fanout.reports.read.schemas import STATE_CONNECTING, STATE_DOWN, STATE_LIVE
 from fanout.reports.read.scope import WHOLE, AskedWindow
 
@@ -87,9 +87,7 @@ def link_periods(events: DataFrame, *, ends: DataFrame, settle_us: int, window: 
     until_us = sf.when(is_epoch, sf.col("last_us")).otherwise(sf.coalesce("live_us", "begin_us"))
     shown = (sf.col("begin_us") < window.until_us) & (until_us >= window.since_us)
     young = sf.col("begin_us") > sf.col("end_us") - settle_us
-    newest = sf.max(sf.when(sf.col("begin_us").isNotNull(), sf.col("number"))).over(
-        Window.partitionBy(*_PROCESS, "kind").rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    )
+    newest = sf.max(sf.when(sf.col("begin_us").isNotNull(), sf.col("number"))).over(whole(*_PROCESS, "kind"))
     goes_on = (
         (sf.col("node_epoch") == sf.col("open_epoch")) & (sf.col("number") == newest) & (sf.col("tear_downs") == 0)
     )

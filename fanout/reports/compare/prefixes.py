@@ -9,6 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
+from fanout.reports.read.rows import whole
+
 __all__ = ["count_prefixes", "prefix_of", "window_of", "worst_prefixes"]
 
 
@@ -61,7 +63,7 @@ def worst_prefixes(counted: DataFrame, *, limit: int) -> DataFrame:
     ).withColumn("all", nothing)
     rows_in_order = Window.partitionBy("all").orderBy(sf.desc("missing"), sf.desc("unknown"), "prefix", "target")
     in_order = Window.partitionBy("all").orderBy(sf.desc("missing_in_all"), sf.desc("unknown_in_all"), "prefix")
-    everywhere = Window.partitionBy("all").rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    everywhere = whole("all")
     ranked = summed.withColumns(
         {"rank": sf.row_number().over(rows_in_order), "prefix_rank": sf.dense_rank().over(in_order)}
     ).withColumns({"rows": sf.count(nothing).over(everywhere), "prefixes": sf.max("prefix_rank").over(everywhere)})

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare.sequence_bits import origin_us, stamped
-from fanout.reports.read.rows import explode_targets, is_live, source_rows, target_rows
+from fanout.reports.read.rows import explode_targets, is_live, source_rows, target_rows, whole
 from fanout.reports.read.schemas import CHANGE_REMOVED, PHASE_LIVE, PHASE_UNSURE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import Scope
 
@@ -100,8 +100,7 @@ def stall_verdict() -> Column:
 
 def links_where(condition: Column) -> Column:
     """Return of how many links the rows of the same topic meet a condition; they have their group."""
-    topic = Window.partitionBy("group", "topic")
-    return sf.count_if(condition).over(topic.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing))
+    return sf.count_if(condition).over(whole("group", "topic"))
 
 
 def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFrame:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from fanout.reports.compare import lag
@@ -22,6 +22,7 @@ from fanout.reports.figures.clocks import (
 )
 from fanout.reports.figures.counted import CountedUpdates
 from fanout.reports.figures.material import Material, Part
+from fanout.reports.read import rows
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.survey import Survey
 from fanout.reports.session.kept import keep
@@ -101,8 +102,7 @@ def counted_clocks(counted: CountedUpdates) -> dict[Place, CountedClock]:
 def _by_prefix(cells: DataFrame, *, clocks: _Clocks, list_limit: int) -> Listed[PrefixLag]:
     ranked = lag.rank_percentiles(cells, key=(*lag.PREFIX_KEY, "offset_us"))
     by_p99 = (sf.desc(sf.col(column) - sf.col("offset_us")) for column in ("p99_least_us", "most_us"))
-    all_of_them = Window.partitionBy(sf.lit(0)).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    counted = ranked.withColumn("prefixes", sf.count(sf.lit(1)).over(all_of_them))
+    counted = ranked.withColumn("all", sf.lit(0)).withColumn("prefixes", sf.count(sf.lit(1)).over(rows.whole("all")))
     slowest = collect_rows(counted.orderBy(*by_p99, *lag.PREFIX_KEY).limit(list_limit))
     listed: list[PrefixLag] = []
     for row in slowest:

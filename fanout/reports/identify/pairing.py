@@ -258,9 +258,8 @@ class Pairing:
                 return other
         observed = [link for link in self._links if (link.node, link.name) in group.sources]
         by_value = replace(group, id=len(self.groups), basis="unstamped", exact=False, stamped_by=())
-        if len(observed) == len(
-            group.sources
-        ):  # else what was published at the reference is among them, and it is its own clock
+        # Else what was published at the reference is among them, and it is its own clock.
+        if len(observed) == len(group.sources):
             from_us, end_us = _span_by_value(observed)
             by_value = replace(by_value, from_us=from_us, end_us=end_us)
         self.groups.append(by_value)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from pyspark.sql.window import WindowSpec
 
 from fanout.replog.files.schema import FLAG_CONFLATED
 from fanout.reports.read.details import Selection
@@ -46,6 +47,7 @@ __all__ = [
     "struct_of",
     "target_rows",
     "targets_frame",
+    "whole",
     "within_reference",
 ]
 
@@ -77,6 +79,11 @@ _TARGETS = (
     "reference_from_us bigint, reference_until_us bigint, "
     "gaps array<struct<after_us: bigint, until_us: bigint>>"
 )
+
+
+def whole(*key: str) -> WindowSpec:
+    """Return the window that is all rows of a key."""
+    return Window.partitionBy(*key).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
 
 
 def is_live() -> Column:

@@ -159,11 +159,7 @@ def headline(report: Report, summary: Summary) -> tuple[Cell, str]:
 
 def _named(nodes: Sequence[NodeSummary]) -> str:
     """Return the first of some nodes, each with the cause of most that it lacks."""
-    shown = ", ".join(
-        printable(one.node) + (f" ({CAUSES[one.causes[0].cause]})" if one.causes else "")
-        for one in nodes[:_NODES_SHOWN]
-    )
-    return f"{shown} and {counted(len(nodes) - _NODES_SHOWN, 'other')}" if len(nodes) > _NODES_SHOWN else shown
+    return _first([printable(one.node) + (f" ({CAUSES[one.causes[0].cause]})" if one.causes else "") for one in nodes])
 
 
 def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
@@ -299,12 +295,8 @@ def next_steps(report: Report, summary: Summary) -> list[str]:
         reasons = ", ".join(f"{printable(one).replace('_', ' ')} {count(skipped[one])}" for one in sorted(skipped))
         steps.append(f"Skipped in all, as the logs say: {reasons}.")
     if report.hidden_branches:
-        named = [
-            f"{printable(one.branch)} at {printable(one.node)}" for one in report.hidden_branches[:_BRANCHES_SHOWN]
-        ]
-        left = len(report.hidden_branches) - len(named)
-        more = f" and {counted(left, 'other')}" if left else ""
-        steps.append(f"Not readable: {', '.join(named)}{more}.")
+        named = [f"{printable(one.branch)} at {printable(one.node)}" for one in report.hidden_branches]
+        steps.append(f"Not readable: {_first(named, most=_BRANCHES_SHOWN)}.")
     if any(node.never_held for node in summary.nodes):
         steps.append(
             "Never held: the link never proved that it holds everything. `fanout ready` at the node says what it "
@@ -337,7 +329,7 @@ def _why_unknown(report: Report, summary: Summary) -> dict[str, str]:
             "let updates be stamped (stamp_updates, publisher_stamps), and nothing is unknown",
         ),
     }
-    return {why.format(_names(found[kind])): step for kind, (why, step) in steps.items() if found[kind]}
+    return {why.format(_first(sorted(found[kind]))): step for kind, (why, step) in steps.items() if found[kind]}
 
 
 def _said_by_nodes(report: Report, summary: Summary) -> list[str]:
@@ -354,9 +346,10 @@ def _said_by_nodes(report: Report, summary: Summary) -> list[str]:
     return found[:_BRANCHES_SHOWN]
 
 
-def _names(nodes: Sequence[str]) -> str:
-    shown = ", ".join(sorted(nodes)[:_NODES_SHOWN])
-    return f"{shown} and {counted(len(nodes) - _NODES_SHOWN, 'other')}" if len(nodes) > _NODES_SHOWN else shown
+def _first(names: Sequence[str], *, most: int = _NODES_SHOWN) -> str:
+    """Return the first of some names, and how many others there are."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {counted(left, 'other')}" if left > 0 else "")
 
 
 def _nodes(report: Report, summary: Summary) -> Table:

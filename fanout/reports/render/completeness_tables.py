@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final
 
 from fanout.reports.render.table import (
     LINK,
@@ -13,7 +12,7 @@ from fanout.reports.render.table import (
     Cell,
     Column,
     Table,
-    Tone,
+    bounds_cell,
     build,
     build_list,
     cause_cell,
@@ -21,11 +20,10 @@ from fanout.reports.render.table import (
     moment,
     number,
     of_part,
-    share_at_most_cell,
     share_cell,
     text,
 )
-from fanout.reports.render.wording import CAUSES, NBSP, NOTHING, count, counted, percentage, timestamp
+from fanout.reports.render.wording import CAUSES, NBSP, count, counted, timestamp
 from fanout.reports.values.document import (
     CompletenessPoint,
     CompletenessSeries,
@@ -35,7 +33,7 @@ from fanout.reports.values.document import (
     Report,
     TargetReport,
 )
-from fanout.reports.values.figures import FinalFigures, MissingCauses, UpdateFigures, percent
+from fanout.reports.values.figures import FinalFigures, UpdateFigures, percent
 
 __all__ = [
     "by_identity",
@@ -47,26 +45,7 @@ __all__ = [
     "prefixes",
 ]
 
-Figures = TypeVar("Figures")
-
 _NEVER_HELD: Final = Cell(f"never{NBSP}held", "bad")
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared(Generic[Figures]):
-    """A selector with one kind of its figures."""
-
-    target: TargetReport
-    figures: Figures
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """A selector that lost updates: how many, and why."""
-
-    target: TargetReport
-    updates: int
-    causes: MissingCauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,53 +58,38 @@ class _Windows:
     worst: CompletenessPoint | None
 
 
-def _target_of(one: _Compared[Any] | _Lost) -> TargetReport:
-    return one.target
+def _updates_of(target: TargetReport) -> UpdateFigures:
+    assert target.updates is not None, "targets without any are left out"
+    return target.updates
+
+
+def _final_of(target: TargetReport) -> FinalFigures:
+    assert target.final is not None, "targets without any are left out"
+    return target.final
 
 
 def _series_of(one: _Windows) -> CompletenessSeries:
     return one.series
 
 
-def _complete(one: _Compared[UpdateFigures]) -> Cell:
-    figures = one.figures
-    if one.target.complete_at is None:
+def _complete(target: TargetReport) -> Cell:
+    figures = _updates_of(target)
+    if target.complete_at is None:
         return _NEVER_HELD
-    if figures.unseen is not None and (figures.unknown or figures.unseen or figures.unidentified):
-        return Cell(f"≥{NBSP}{percentage(figures.complete_percent_at_least)}", "fair")
-    if one.target.exact:
-        return share_cell(figures.complete_percent)
-    return share_at_most_cell(figures.complete_percent_at_most)
+    return bounds_cell(figures.complete_percent_at_least, figures.complete_percent_at_most)
 
 
-def _at_least(updates: int | None, tone: Tone = "", *, exact: bool) -> Cell:
-    """Return a count that is a lower bound unless it is exact."""
-    if updates is None:
-        return Cell(NOTHING)
-    return Cell(count(updates) if exact else f"≥{NBSP}{count(updates)}", tone if updates else "")
-
-
-def _same(final: FinalFigures) -> Cell:
-    if final.unknown:
-        return Cell(f"≥{NBSP}{percentage(final.equal_percent_at_least)}", "fair")
-    return share_cell(final.equal_percent)
-
-
-def _share_of_prefix(prefix: PrefixFigures) -> Cell:
-    if prefix.complete_percent_at_least is None:
-        return share_at_most_cell(prefix.complete_percent_at_most)
-    return _share_known(prefix.complete_percent_at_least, prefix.unknown)
+def _missing(target: TargetReport) -> Cell:
+    """Return a count that is a lower bound unless the reference saw everything."""
+    missing = _updates_of(target).missing
+    return Cell(count(missing) if target.exact else f"≥{NBSP}{count(missing)}", "bad" if missing else "")
 
 
 def _share_there(point: CompletenessPoint | None) -> Cell:
     if point is None:
         return share_cell(None)
-    return _share_known(percent(point.expected - point.missing - point.unknown, point.expected), point.unknown)
-
-
-def _share_known(share: float | None, unknown: int) -> Cell:
-    """Return a share, which is a lower bound if anything is unknown."""
-    return Cell(f"≥{NBSP}{percentage(share)}", "fair") if unknown else share_cell(share)
+    there = point.expected - point.missing
+    return bounds_cell(percent(there - point.unknown, point.expected), percent(there, point.expected))
 
 
 def _badness(point: CompletenessPoint) -> tuple[float, float]:
@@ -133,37 +97,45 @@ def _badness(point: CompletenessPoint) -> tuple[float, float]:
     return (point.missing / point.expected, point.unknown / point.expected) if point.expected else (0.0, 0.0)
 
 
-def _cause_column(cause: str, head: str) -> Column[_Lost]:
+def _cause_column(cause: str, head: str) -> Column[UpdateFigures]:
     if cause == "live":
         return Column(head, lambda one: Cell(count(one.causes.live), "bad" if one.causes.live else "good"))
     return Column(head, lambda one: count_cell(getattr(one.causes, cause)), optional=True)
 
 
-_UPDATES: Final[tuple[Column[_Compared[UpdateFigures]], ...]] = (
-    *of_part(_target_of, TARGET),
-    text("basis", lambda one: one.target.basis),
+_UPDATES: Final[tuple[Column[TargetReport], ...]] = (
+    *TARGET,
+    text("basis", lambda one: one.basis),
     Column("complete", _complete),
-    number("expected", lambda one: one.figures.expected),
-    number("applied", lambda one: one.figures.applied),
-    Column("missing", lambda one: _at_least(one.figures.missing, "bad", exact=one.target.exact)),
-    number("re-obtained", lambda one: one.figures.reobtained, "", optional=True),
-    number("conflated", lambda one: one.figures.conflated, "", optional=True),
-    number("superseded", lambda one: one.figures.superseded, "", optional=True),
-    number("unknown", lambda one: one.figures.unknown, "fair", optional=True),
-    number("not seen", lambda one: one.figures.unseen or 0, "fair", optional=True),
-    number("no stamp", lambda one: one.figures.unidentified, "fair", optional=True),
-    number("pending", lambda one: one.figures.pending, "", optional=True),
-    number("duplicated", lambda one: one.figures.duplicated, ""),
-    number("stale, at least", lambda one: one.figures.stale, "", optional=True),
-    number("refused", lambda one: one.figures.refused, "bad", optional=True),
-    number("not in reference", lambda one: one.figures.unreferenced, "fair", optional=True),
+    *of_part(
+        _updates_of,
+        (number("expected", lambda one: one.expected), number("applied", lambda one: one.applied)),
+    ),
+    Column("missing", _missing),
+    *of_part(
+        _updates_of,
+        (
+            number("re-obtained", lambda one: one.reobtained, "", optional=True),
+            number("conflated", lambda one: one.conflated, "", optional=True),
+            number("superseded", lambda one: one.superseded, "", optional=True),
+            number("unknown", lambda one: one.unknown, "fair", optional=True),
+            number("not seen", lambda one: one.unseen or 0, "fair", optional=True),
+            number("no stamp", lambda one: one.unidentified, "fair", optional=True),
+            number("pending", lambda one: one.pending, "", optional=True),
+            number("duplicated", lambda one: one.duplicated, ""),
+            number("stale, at least", lambda one: one.stale, "", optional=True),
+            number("refused", lambda one: one.refused, "bad", optional=True),
+            number("not in reference", lambda one: one.unreferenced, "fair", optional=True),
+        ),
+    ),
 )
 
-
-_CAUSE_COLUMNS: Final[tuple[Column[_Lost], ...]] = (
-    *of_part(_target_of, TARGET),
-    number("missing", lambda one: one.updates),
-    *(_cause_column(cause, head) for cause, head in CAUSES.items()),
+_CAUSE_COLUMNS: Final[tuple[Column[TargetReport], ...]] = (
+    *TARGET,
+    *of_part(
+        _updates_of,
+        (number("missing", lambda one: one.missing), *(_cause_column(cause, head) for cause, head in CAUSES.items())),
+    ),
 )
 
 _WINDOWS: Final[tuple[Column[_Windows], ...]] = (
@@ -180,22 +152,27 @@ _WINDOWS: Final[tuple[Column[_Windows], ...]] = (
     Column("unknown there", lambda one: count_cell(one.worst.unknown if one.worst else 0, "fair"), optional=True),
 )
 
-_FINAL: Final[tuple[Column[_Compared[FinalFigures]], ...]] = (
-    *of_part(_target_of, TARGET),
-    Column("same values", lambda one: _same(one.figures)),
-    text("basis", lambda one: one.target.basis),
-    number("equal", lambda one: one.figures.equal),
-    number("different", lambda one: one.figures.different, "bad"),
-    number("absent", lambda one: one.figures.absent, "bad"),
-    number("extra", lambda one: one.figures.extra, "bad"),
-    number("pending", lambda one: one.figures.pending, "", optional=True),
-    number("unknown", lambda one: one.figures.unknown, "fair", optional=True),
+_FINAL: Final[tuple[Column[TargetReport], ...]] = (
+    *TARGET,
+    Column("same values", lambda one: bounds_cell(_final_of(one).equal_percent_at_least, _final_of(one).equal_percent)),
+    text("basis", lambda one: one.basis),
+    *of_part(
+        _final_of,
+        (
+            number("equal", lambda one: one.equal),
+            number("different", lambda one: one.different, "bad"),
+            number("absent", lambda one: one.absent, "bad"),
+            number("extra", lambda one: one.extra, "bad"),
+            number("pending", lambda one: one.pending, "", optional=True),
+            number("unknown", lambda one: one.unknown, "fair", optional=True),
+        ),
+    ),
 )
 
 _PREFIXES: Final[tuple[Column[PrefixFigures], ...]] = (
     *PLACE,
     text("prefix", lambda one: one.prefix),
-    Column("complete", _share_of_prefix),
+    Column("complete", lambda one: bounds_cell(one.complete_percent_at_least, one.complete_percent_at_most)),
     number("expected", lambda one: one.expected),
     number("missing", lambda one: one.missing, "bad"),
     number("unknown", lambda one: one.unknown, "fair", optional=True),
@@ -226,7 +203,7 @@ def by_identity(report: Report) -> Table:
         "the node's log in a gap of that log. Not seen: the reference's log lacks so many, of any topic. No stamp: "
         "seen by the reference without an identity. Pending: too young to be judged."
     )
-    compared = _compared(report, lambda target: target.updates)
+    compared = [target for target in report.targets if target.updates is not None]
     return build("updates", "Updates, one by one", _UPDATES, compared, note)
 
 
@@ -238,7 +215,8 @@ def causes(report: Report) -> Table:
         "end of the log. Dropped while connected: an audit found it. Lost by a node above: one of these holds for a "
         "node that it is fed by. Unexplained: live, and nothing says why."
     )
-    return build("causes", "Missing updates, by what the link was doing", _CAUSE_COLUMNS, _lost(report), note)
+    lossy = [target for target in report.targets if target.updates is not None and target.updates.missing]
+    return build("causes", "Missing updates, by what the link was doing", _CAUSE_COLUMNS, lossy, note)
 
 
 def over_time(report: Report) -> Table:
@@ -256,7 +234,7 @@ def final_values(report: Report) -> Table:
         "Retained values at the end of the logs, topic by topic. Absent: only the reference has one. Extra: only the "
         "node has one. Pending: not equal, but changed within the settle horizon."
     )
-    compared = _compared(report, lambda target: target.final)
+    compared = [target for target in report.targets if target.final is not None]
     return build("final-values", "Final values (exact on either basis)", _FINAL, compared, note)
 
 
@@ -275,18 +253,6 @@ def differing(report: Report) -> Table:
     """Return the table of the first topics whose final values differ."""
     title = "Topics whose final value is not the reference's"
     return build_list("differing", title, _DIFFERING, report.differing)
-
-
-def _compared(report: Report, get: Callable[[TargetReport], Figures | None]) -> Iterator[_Compared[Figures]]:
-    for target in report.targets:
-        if (figures := get(target)) is not None:
-            yield _Compared(target, figures)
-
-
-def _lost(report: Report) -> Iterator[_Lost]:
-    for target in report.targets:
-        if (figures := target.updates) is not None and figures.missing:
-            yield _Lost(target, figures.missing, figures.causes)
 
 
 def _windows(series: CompletenessSeries) -> _Windows:

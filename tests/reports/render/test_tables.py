@@ -83,7 +83,7 @@ def test_completeness_over_time_names_the_worst_window_of_each_link() -> None:
 def test_bounds_are_marked_as_bounds() -> None:
     """What a tap saw is `at least`, what a gap hides is `at least` too, and neither is green."""
     made = report(
-        target(figures=stamped(missing=3), exact=False),
+        target(figures=stamped(missing=3, unseen=None), exact=False),
         target(figures=stamped(unknown=4)),
         target(figures=stamped(expected=0), held=False),
         target(figures=stamped(unseen=None), exact=False),
