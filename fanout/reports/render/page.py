@@ -11,12 +11,12 @@ import hashlib
 import json
 from dataclasses import replace
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 from fanout.reports.render import answers, charts
 from fanout.reports.render.heat_map import heat_map
 from fanout.reports.render.link_charts import ROWS_MAX, strips, timeline
-from fanout.reports.render.style import STYLE
 from fanout.reports.render.table import Cell, Head, Table
 from fanout.reports.render.tables import tables_of
 from fanout.reports.render.wording import (
@@ -32,7 +32,10 @@ from fanout.reports.render.wording import (
 from fanout.reports.values.document import Report
 from fanout.reports.values.summary import Summary
 
-__all__ = ["render_page"]
+__all__ = ["STYLE", "render_page"]
+
+STYLE: Final = files("fanout.reports.render").joinpath("page.css").read_text(encoding="utf-8")
+"""The style sheet, light and dark. Its hash stands in the page's Content Security Policy."""
 
 _FOLDED = frozenset({"logs", "attempts", "missing", "members"})
 """Tables that are closed until asked for."""

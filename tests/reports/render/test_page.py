@@ -8,8 +8,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from fanout.reports.render.page import render_page
-from fanout.reports.render.style import STYLE
+from fanout.reports.render.page import STYLE, render_page
 from fanout.reports.values.document import Report, ReportName
 from tests.reports.documents import HOSTILE, report, section_report, stamped, target, unstamped, whole_report
 from tests.reports.render.test_answers import answered, node
