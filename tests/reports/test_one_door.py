@@ -29,4 +29,4 @@ def test_rows_leave_spark_by_one_door_and_no_python_runs_in_it() -> None:
     used = list(attributes())
     assert [one for one in used if one[1] in FORBIDDEN] == []
     assert [path for path, name in used if name == "take"] == ["read/reading.py"]
-    assert [path for path, name in used if name == "persist"] == ["session/kept.py"]
+    assert [path for path, name in used if name == "persist"] == ["session/sail.py"]

@@ -22,7 +22,7 @@ from fanout.reports.read.details import Limits
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.schemas import PHASE_LIVE, SIDE_NODE, SIDE_REFERENCE
 from fanout.reports.read.scope import NEVER_US, Group, Target
-from fanout.reports.session.kept import keep
+from fanout.reports.session.sail import keep
 from fanout.reports.summary.alarms import list_alarms
 from fanout.reports.values import buckets
 from fanout.reports.values.document import (

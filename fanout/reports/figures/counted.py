@@ -18,7 +18,7 @@ from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.rows import places_frame, small_frame, targets_frame
 from fanout.reports.read.scope import APART_US, NEVER_US, Scope
 from fanout.reports.read.survey import Survey
-from fanout.reports.session.kept import keep
+from fanout.reports.session.sail import keep
 from fanout.reports.values import buckets
 
 __all__ = ["Clock", "CountedUpdates", "Difference", "count_updates", "delay_intervals", "measure_clock"]

@@ -25,7 +25,7 @@ from fanout.reports.figures.material import Material, Part
 from fanout.reports.read import rows
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.survey import Survey
-from fanout.reports.session.kept import keep
+from fanout.reports.session.sail import keep
 from fanout.reports.values import buckets
 from fanout.reports.values.buckets import bucket_value_us, cumulative
 from fanout.reports.values.document import (

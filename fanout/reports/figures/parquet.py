@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from fanout.errors import ReportError
-from fanout.reports.read.rows import small_frame, struct_of
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.schemas import struct_of
 from fanout.reports.session.places import is_there, uri_errors
 
 __all__ = ["TABLES", "ParquetTables"]

@@ -13,11 +13,10 @@ from typing import Final
 
 from fanout.reports.figures.by_identity import describe_by_identity
 from fanout.reports.figures.convergence import describe_convergence
-from fanout.reports.figures.final_values import describe_finals
 from fanout.reports.figures.lag import describe_lag
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.figures.snapshots import describe_links
-from fanout.reports.figures.stalls import describe_stalls
+from fanout.reports.figures.topics import describe_finals, describe_stalls, describe_topics
 from fanout.reports.figures.traffic import basis_statement, describe_traffic
 from fanout.reports.identify.planning import basis_statements
 from fanout.reports.values.document import ReportName
@@ -66,15 +65,9 @@ class ReportKind:
         return _CONVERGENCE in self.sections
 
 
-def _topics(material: Material) -> Part:
-    """Find the topics that differ or stopped."""
-    finals, stalled = describe_finals(material), describe_stalls(material)
-    return Part({**finals.fields, **stalled.fields}, finals.by_target)
-
-
 _BY_IDENTITY: Final = Section("updates", needs_reference=True, build=describe_by_identity)
 _FINAL_VALUES: Final = Section("final values", needs_reference=True, build=describe_finals)
-_TOPICS: Final = Section("topics", needs_reference=True, build=_topics)
+_TOPICS: Final = Section("topics", needs_reference=True, build=describe_topics)
 _LAG: Final = Section("lag", needs_reference=False, build=partial(describe_lag, depth=0))
 _LAG_BY_PREFIX: Final = Section("lag", needs_reference=False, build=describe_lag)
 _READY: Final = Section("epochs", needs_reference=False, build=partial(describe_links, shows=("ready",)))

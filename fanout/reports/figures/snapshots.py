@@ -9,7 +9,7 @@ from fanout.reports.compare.link_periods import latest_periods, link_periods, su
 from fanout.reports.figures.material import Material, Part
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.rows import small_frame
-from fanout.reports.session.kept import keep
+from fanout.reports.session.sail import keep
 from fanout.reports.values.document import Attempt, ReadySection, ReadySummary
 from fanout.reports.values.figures import Listed, time_of
 from fanout.reports.values.findings import LinkEpoch, LinkSnapshots, SnapshotSection

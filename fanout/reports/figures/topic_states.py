@@ -17,7 +17,7 @@ from fanout.reports.read import rows
 from fanout.reports.read.reading import Tables, collect_rows
 from fanout.reports.read.scope import APART_US, Scope, Target
 from fanout.reports.read.survey import Survey
-from fanout.reports.session.kept import keep
+from fanout.reports.session.sail import keep
 
 __all__ = ["TopicStates"]
 

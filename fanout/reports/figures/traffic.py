@@ -12,7 +12,7 @@ from fanout.reports.read import rows
 from fanout.reports.read.details import CONTROL_TOPIC
 from fanout.reports.read.reading import collect_rows
 from fanout.reports.read.scope import Group, Reference
-from fanout.reports.session.kept import keep
+from fanout.reports.session.sail import keep
 from fanout.reports.values.figures import Listed, percent
 from fanout.reports.values.findings import PrefixTraffic, Publisher, SourceTraffic, TrafficSection
 

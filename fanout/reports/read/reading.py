@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from fanout.errors import ReportError
-from fanout.reports.read import first_look, positions
+from fanout.reports.read import first_look
 from fanout.reports.read.absences import link_absences
 from fanout.reports.read.details import parse_gap_detail
 from fanout.reports.read.log_files import LogFiles
@@ -138,7 +138,7 @@ def with_holes(survey: Survey, *, tables: Tables) -> Survey:
         return survey
     bits = block_bits(survey)
     since = {node: first for node, first in survey.first_updates.items() if node in torn}
-    counted = collect_rows(positions.count_blocks(tables.updates, events=tables.events, since=since, bits=bits))
+    counted = collect_rows(first_look.count_blocks(tables.updates, events=tables.events, since=since, bits=bits))
     holes, begins = find_holes(survey, blocks=[PositionBlock(**row) for row in counted], bits=bits)
     others = (hole for hole in survey.begins if hole.node not in torn)
     return replace(survey, holes=holes, begins=(*others, *begins))

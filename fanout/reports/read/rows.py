@@ -7,32 +7,19 @@ is unique.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 from pyspark.sql.window import WindowSpec
 
 from fanout.replog.files.schema import FLAG_CONFLATED
 from fanout.reports.read.details import Selection
 from fanout.reports.read.matching import LOOKED_UP_MIN, beginning, matches_any, matches_selection, plain_root
-from fanout.reports.read.schemas import PHASE_LIVE
+from fanout.reports.read.schemas import PHASE_LIVE, arrow_type, struct_of
 from fanout.reports.read.scope import NEVER_US, AskedWindow, Scope, Target
 
 __all__ = [
@@ -44,33 +31,12 @@ __all__ = [
     "places_frame",
     "small_frame",
     "source_rows",
-    "struct_of",
     "target_rows",
     "targets_frame",
     "whole",
     "within_reference",
 ]
 
-_ARROW_TYPES: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "integer": pa.int32(),
-    "byte": pa.int8(),
-    "boolean": pa.bool_(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-_TYPES: dict[str, DataType] = {
-    "string": StringType(),
-    "bigint": LongType(),
-    "int": IntegerType(),
-    "tinyint": ByteType(),
-    "boolean": BooleanType(),
-    "double": DoubleType(),
-    "timestamp": TimestampType(),
-}
-_BETWEEN_FIELDS = re.compile(r", (?![^<]*>)")
-_FIELD = re.compile(r"`?(\w+)`?:? (.+)")
 _FOUND = "targets_of_"
 _SOURCES = "node string, link string, group int"
 _PLACES = "target int, node string, link string, selector string"
@@ -238,27 +204,6 @@ def small_frame(spark: SparkSession, rows: Sequence[tuple[object, ...]], *, sche
     every executor, which may have none.
     """
     struct = struct_of(schema) if isinstance(schema, str) else schema
-    arrow = pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in struct.fields])
+    arrow = pa.schema([pa.field(field.name, arrow_type(field.dataType)) for field in struct.fields])
     columns = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(arrow)]
     return spark.createDataFrame(pa.Table.from_arrays(columns, schema=arrow), schema=struct)
-
-
-def struct_of(columns: str) -> StructType:
-    """Return a schema that is written as Spark writes types: Spark's own function needs a session, and is slow."""
-    found = (_FIELD.fullmatch(column) for column in _BETWEEN_FIELDS.split(columns))
-    return StructType([StructField(field[1], _type_of(field[2])) for field in found if field is not None])
-
-
-def _type_of(text: str) -> DataType:
-    if text.startswith("array<"):
-        return ArrayType(_type_of(text[len("array<") : -1]))
-    return struct_of(text[len("struct<") : -1]) if text.startswith("struct<") else _TYPES[text]
-
-
-def _arrow_type(spark_type: DataType) -> pa.DataType:
-    # Spark's own translation has other arguments in each version.
-    if isinstance(spark_type, ArrayType):
-        return pa.list_(_arrow_type(spark_type.elementType))
-    if isinstance(spark_type, StructType):
-        return pa.struct([pa.field(field.name, _arrow_type(field.dataType)) for field in spark_type.fields])
-    return _ARROW_TYPES[spark_type.typeName()]

@@ -6,12 +6,16 @@ The columns are those of `fanout.replog.files.schema`, the contract. The codes o
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     ByteType,
+    DataType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -38,6 +42,8 @@ __all__ = [
     "STATE_DOWN",
     "STATE_LIVE",
     "UPDATES",
+    "arrow_type",
+    "struct_of",
 ]
 
 PHASE_LIVE: Final = 0
@@ -63,19 +69,46 @@ STATE_DOWN: Final = "down"
 STATE_LIVE: Final = "live"
 """The link's state in which it holds everything."""
 
-_TYPES: Final = {
-    pa.string(): StringType(),
-    pa.int64(): LongType(),
-    pa.int32(): IntegerType(),
-    pa.int8(): ByteType(),
-    pa.bool_(): BooleanType(),
-    pa.timestamp("us", tz="UTC"): TimestampType(),
+_TYPES: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "string": (StringType(), pa.string()),
+    "bigint": (LongType(), pa.int64()),
+    "int": (IntegerType(), pa.int32()),
+    "tinyint": (ByteType(), pa.int8()),
+    "boolean": (BooleanType(), pa.bool_()),
+    "double": (DoubleType(), pa.float64()),
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
 }
+"""Types of columns by the name that Spark writes: Spark's and Arrow's."""
+_OF_ARROW: Final = {arrow: spark for spark, arrow in _TYPES.values()}
+_TO_ARROW: Final = dict(_TYPES.values())
+_BETWEEN_FIELDS: Final = re.compile(r", (?![^<]*>)")
+_FIELD: Final = re.compile(r"`?(\w+)`?:? (.+)")
+
+
+def struct_of(columns: str) -> StructType:
+    """Return a schema that is written as Spark writes types: Spark's own function needs a session, and is slow."""
+    found = (_FIELD.fullmatch(column) for column in _BETWEEN_FIELDS.split(columns))
+    return StructType([StructField(field[1], _type_of(field[2])) for field in found if field is not None])
+
+
+def _type_of(text: str) -> DataType:
+    if text.startswith("array<"):
+        return ArrayType(_type_of(text[len("array<") : -1]))
+    return struct_of(text[len("struct<") : -1]) if text.startswith("struct<") else _TYPES[text][0]
+
+
+def arrow_type(spark_type: DataType) -> pa.DataType:
+    """Return Arrow's type for one of Spark. Spark's own translation has other arguments in each version."""
+    if isinstance(spark_type, ArrayType):
+        return pa.list_(arrow_type(spark_type.elementType))
+    if isinstance(spark_type, StructType):
+        return pa.struct([pa.field(field.name, arrow_type(field.dataType)) for field in spark_type.fields])
+    return _TO_ARROW[spark_type]
 
 
 def _struct(schema: pa.Schema) -> StructType:
     plain = [(field, field.type.value_type if pa.types.is_dictionary(field.type) else field.type) for field in schema]
-    return StructType([StructField(field.name, _TYPES[kind], field.nullable) for field, kind in plain])
+    return StructType([StructField(field.name, _OF_ARROW[kind], field.nullable) for field, kind in plain])
 
 
 UPDATES: Final = _struct(LOGGED_UPDATES)

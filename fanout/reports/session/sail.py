@@ -1,7 +1,7 @@
 """Sail: an engine for PySpark in this process, without Java.
 
 Owns its server, which speaks Spark Connect on loopback for as long as a report takes, and how much it may be given to
-read. Imports neither Sail nor pyspark before a server is asked for.
+read; and how its frames are kept. Imports neither Sail nor pyspark before a server is asked for.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 from fanout.errors import ExtraMissing
 from fanout.installation import install_command
 
-__all__ = ["KEPT_AT", "bytes_max", "is_installed", "sail_server"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-KEPT_AT: Final = "spark.fanout.kept_at"
+__all__ = ["bytes_max", "is_installed", "keep", "sail_server"]
+
+_KEPT_AT: Final = "spark.fanout.kept_at"
 """Setting of a session whose engine cannot keep rows itself: the directory for their files."""
 
 _SETTINGS: Final = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
@@ -63,9 +67,22 @@ def sail_server() -> Iterator[tuple[str, dict[str, str]]]:
         try:
             address = server.listening_address
             assert address is not None
-            yield f"sc://127.0.0.1:{address[1]}", _SETTINGS | {KEPT_AT: kept_at}
+            yield f"sc://127.0.0.1:{address[1]}", _SETTINGS | {_KEPT_AT: kept_at}
         finally:
             server.stop()
+
+
+def keep(frame: DataFrame) -> DataFrame:
+    """Return a frame of the same rows, which are computed once; call `unpersist` when no query reads it any more."""
+    spark = frame.sparkSession
+    directory = spark.conf.get(_KEPT_AT, "")
+    if not directory:
+        return frame.persist()
+    path = f"{directory}/{uuid4().hex}"
+    frame.write.parquet(path)
+    if not Path(path).is_dir():  # Sail writes nothing of no rows
+        return spark.createDataFrame([], schema=frame.schema)
+    return spark.read.parquet(path)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fanout.reports.read.rows import small_frame, struct_of
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.schemas import struct_of
 from fanout.reports.values.document import Report
 
 __all__ = ["COMPLETENESS", "LAG", "MISSING_TOPICS", "RESULT_TABLES", "RUN", "result_frame"]

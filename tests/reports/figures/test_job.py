@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fanout.errors import ReportError
-from fanout.reports.figures import by_identity, counted, final_values, lag, topic_states
+from fanout.reports.figures import by_identity, counted, lag, topic_states, topics
 from fanout.reports.figures.job import make_report
 from fanout.reports.figures.parquet import TABLES
 from fanout.reports.read import reading
@@ -47,7 +47,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         seen.append(plan_of(frame))
         return collect_rows(frame)
 
-    for module in (reading, by_identity, counted, final_values, lag, topic_states):
+    for module in (reading, by_identity, counted, lag, topic_states, topics):
         monkeypatch.setattr(module, "collect_rows", collect)
     yield seen
     for plan in seen:

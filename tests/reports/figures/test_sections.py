@@ -15,14 +15,15 @@ from pyspark.sql import functions as sf
 
 from fanout.errors import ReportError
 from fanout.reports.compare.convergence import digest_sum
-from fanout.reports.figures import convergence, job, lag, snapshots, stalls, topic_states, traffic
+from fanout.reports.figures import convergence, job, lag, snapshots, topic_states, topics, traffic
 from fanout.reports.figures.job import make_report
 from fanout.reports.figures.material import Material
 from fanout.reports.figures.parquet import TABLES, ParquetTables
 from fanout.reports.figures.registry import REPORTS, ReportKind
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows
-from fanout.reports.read.rows import small_frame, struct_of
+from fanout.reports.read.rows import small_frame
+from fanout.reports.read.schemas import struct_of
 from fanout.reports.render.lag_tables import propagation
 from fanout.reports.render.tables import tables_of as tables_of_report
 from fanout.reports.session.query_threads import is_remote
@@ -54,7 +55,7 @@ def plans_looked_at() -> Iterator[None]:
         return collect_rows(frame)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (convergence, snapshots, stalls, topic_states, traffic):
+        for module in (convergence, snapshots, topics, topic_states, traffic):
             patch.setattr(module, "collect_rows", collect)
         yield
     for plan in seen:

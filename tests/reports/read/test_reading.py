@@ -15,8 +15,7 @@ from fanout.reports.read import reading
 from fanout.reports.read.details import GapRecord
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows, read_tables, take_survey
-from fanout.reports.read.rows import struct_of
-from fanout.reports.read.schemas import EVENTS, UPDATES
+from fanout.reports.read.schemas import EVENTS, UPDATES, struct_of
 from fanout.reports.read.scope import AskedWindow
 from fanout.reports.read.survey import CompleteSummary, EventSummary, StartRecord, UpdateSummary
 from fanout.reports.session.spark_errors import spark_errors
