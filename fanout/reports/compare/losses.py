@@ -5,7 +5,7 @@ Also what was expected around each loss, which tells a loss that goes on from on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 __all__ = [
     "COUNTS",
     "SCOPE_KEYS",
+    "count_around",
     "count_losses",
-    "count_placed",
     "expected_updates",
-    "place_expected",
     "unknown_updates",
     "worst_losses",
 ]
@@ -111,20 +110,22 @@ def unknown_updates(absent: DataFrame) -> DataFrame:
     )
 
 
-def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], depth: int, window_us: int) -> DataFrame:
-    """Return the expected updates counted by window of time, and by where they lie from the losses of each scope.
+def count_around(
+    expected: DataFrame, *, scopes: Mapping[str, DataFrame], places: DataFrame, depth: int, window_us: int
+) -> DataFrame:
+    """Return what was expected of each link in each window, and in and behind each loss.
 
     Args:
         expected: `expected_updates`, and `unknown_updates` where there are any.
         scopes: By name (`target`, `topic`, `prefix`) the few losses to look around: their key, first_us and
             last_us.
+        places: As for `count_losses`.
         depth: Number of topic levels in a prefix.
         window_us: The width of the windows of time.
 
     Returns:
-        Columns target, window_us; topic and prefix (null unless one of the losses), and for each scope its place: 0
-        before the loss, 1 within it, 2 behind it, null without one; expected, and certain: those of which is known
-        whether they came.
+        Columns scope (`window`, or one of the scopes); of `window` node, link, window_us, and expected; of others their
+        key, place (1 within the loss, 2 behind it), and certain: of how many updates is known whether they came.
     """
     rows = expected.withColumns(
         {"prefix": prefix_of(sf.col("topic"), depth=depth), "window_us": window_of(sf.col("at_us"), window_us)}
@@ -132,41 +133,18 @@ def place_expected(expected: DataFrame, *, scopes: Mapping[str, DataFrame], dept
     for name, few in scopes.items():
         times = sf.struct("first_us", "last_us").alias(f"{name}_loss")
         rows = rows.join(sf.broadcast(few.select(*SCOPE_KEYS[name], times)), on=list(SCOPE_KEYS[name]), how="left")
-    listed = [name for name in ("topic", "prefix") if name in scopes]
-    return (
-        rows.select(
-            "target",
-            "window_us",
-            "expected",
-            "certain",
-            *(sf.when(sf.col(f"{name}_loss").isNotNull(), sf.col(name)).alias(name) for name in listed),
-            *(_place(sf.col(f"{name}_loss")).alias(f"{name}_place") for name in scopes),
-        )
-        .groupBy("target", "window_us", *listed, *(f"{name}_place" for name in scopes))
-        .agg(sf.sum("expected").alias("expected"), sf.sum("certain").alias("certain"))
-    )
-
-
-def count_placed(placed: DataFrame, *, scopes: Collection[str], places: DataFrame) -> DataFrame:
-    """Return what was expected of each link in each window, and in and behind each loss.
-
-    Args:
-        placed: `place_expected`.
-        scopes: The scopes of its losses.
-        places: As for `count_losses`.
-
-    Returns:
-        Columns scope (`window`, or one of the scopes); of `window` node, link, window_us, and expected; of others their
-        key, place (1 within the loss, 2 behind it), and certain: of how many updates is known whether they came.
-    """
-    rows = placed.join(sf.broadcast(places), on="target", how="inner")
+    sums = (sf.sum("expected").alias("expected"), sf.sum("certain").alias("certain"))
+    # First by all of it, with no topic and prefix but those of the losses, so that few rows go to each scope.
+    placed = rows.groupBy(
+        "target",
+        "window_us",
+        *(sf.when(sf.col(f"{name}_loss").isNotNull(), sf.col(name)).alias(name) for name in scopes if name != "target"),
+        *(_place(sf.col(f"{name}_loss")).alias(f"{name}_place") for name in scopes),
+    ).agg(*sums)
     sets: dict[str, Sequence[str]] = {"window": ("node", "link", "window_us")}
     sets |= {name: (*SCOPE_KEYS[name], f"{name}_place") for name in scopes}
-    counted = _group_by_sets(rows, sets).agg(
-        sf.coalesce(*(sf.max(f"{name}_place") for name in scopes), sf.lit(None).cast("int")).alias("place"),
-        sf.sum("expected").alias("expected"),
-        sf.sum("certain").alias("certain"),
-    )
+    place = sf.coalesce(*(sf.max(f"{name}_place") for name in scopes), sf.lit(None).cast("int")).alias("place")
+    counted = _group_by_sets(placed.join(sf.broadcast(places), on="target", how="inner"), sets).agg(place, *sums)
     return counted.where((sf.col("scope") == "window") | (sf.col("place") > 0))
 
 

@@ -50,9 +50,8 @@ def count_topics(updates: DataFrame, *, sources: DataFrame, control_topics: Sequ
             sf.count_if(~settled).alias("pending"),
         )
     )
-    if not union:
-        return by_source.groupBy("group", "topic", "publisher").agg(*(sf.sum(name).alias(name) for name in _SUMS))
-    return by_source.groupBy("group", "topic", "publisher").agg(*(sf.max(name).alias(name) for name in _SUMS))
+    together = sf.max if union else sf.sum
+    return by_source.groupBy("group", "topic", "publisher").agg(*(together(name).alias(name) for name in _SUMS))
 
 
 def count_by_source(topics: DataFrame, *, depth: int) -> DataFrame:

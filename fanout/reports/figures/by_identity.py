@@ -291,10 +291,12 @@ class _Comparison:
             "prefix": [_loss(row) for row in by_prefix if row["missing"]],
         }
         scopes = {name: rows.small_frame(self._spark, few, schema=_LOSS) for name, few in of_scope.items() if few}
-        placed = losses.place_expected(expected, scopes=scopes, depth=self._depth, window_us=self._window_us)
+        counted = losses.count_around(
+            expected, scopes=scopes, places=self._places, depth=self._depth, window_us=self._window_us
+        )
         windows: dict[tuple[str, str, int], int] = {}
         around: Around = defaultdict(dict)
-        for row in collect_rows(losses.count_placed(placed, scopes=scopes, places=self._places)):
+        for row in collect_rows(counted):
             scope = row["scope"]
             if scope == "window":
                 windows[row["node"], row["link"], row["window_us"]] = row["expected"]

@@ -33,9 +33,9 @@ def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSessio
     of_target = small_frame(spark, [(0, 2, 3)], schema="target int, first_us bigint, last_us bigint")
     of_topic = small_frame(spark, [(0, "a", 4, 4)], schema="target int, topic string, first_us bigint, last_us bigint")
     scopes = {"target": of_target, "topic": of_topic}
-    placed = losses.place_expected(expected, scopes=scopes, depth=0, window_us=5)
     places = small_frame(spark, [(0, "edge", "up"), (1, "leaf", "up")], schema=_PLACES)
-    found = rows_of(losses.count_placed(placed, scopes=scopes, places=places), "scope", "node", "window_us", "place")
+    counted = losses.count_around(expected, scopes=scopes, places=places, depth=0, window_us=5)
+    found = rows_of(counted, "scope", "node", "window_us", "place")
     by_scope = {name: [row for row in found if row["scope"] == name] for name in ("window", *scopes)}
     assert [(row["node"], row["link"], row["window_us"], row["expected"]) for row in by_scope["window"]] == [
         ("edge", "up", 0, 5),
@@ -46,5 +46,5 @@ def test_expected_updates_lie_before_within_and_behind_a_loss(spark: SparkSessio
     assert around == [(0, 1, 3), (0, 2, 1)]
     around = [(row["topic"], row["place"], row["certain"]) for row in by_scope["topic"]]
     assert around == [("a", 1, 1), ("a", 2, 0)]
-    alone = losses.place_expected(expected, scopes={}, depth=0, window_us=5)
-    assert rows_of(losses.count_placed(alone, scopes=(), places=places), "scope")[0]["scope"] == "window"
+    alone = losses.count_around(expected, scopes={}, places=places, depth=0, window_us=5)
+    assert rows_of(alone, "scope")[0]["scope"] == "window"
