@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cache
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from fanout.errors import ReportError
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.survey import LogCut
 
-__all__ = ["MARGIN_US", "Span", "cut_of", "recent_files"]
+__all__ = ["MARGIN_US", "SealedFile", "Segment", "Span", "cut_of", "recent_files", "sealed_file"]
 
 MARGIN_US: Final = 300_000_000
 """Extra time of each log beyond the window: updates on the way, and heartbeats before an absence."""
@@ -33,11 +34,36 @@ _QUIET: Final = "heartbeat"
 """The event that says nothing of the time behind the next one."""
 
 _PATH: Final = re.compile(
-    r"(?P<table>updates|events)/node=(?P<node>[^/]*)/date=[^/]*/hour=[^/]*/(?P<node_epoch>\d+)-(?P<number>\d+)\.parquet$"
+    r"(?P<table>updates|events)/node=(?P<node>[^/]*)/date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d\d)/"
+    r"(?P<node_epoch>\d+)-(?P<number>\d+)\.parquet$"
 )
 
-_Segment = tuple[int, int]
+Segment = tuple[int, int]
 """The node epoch and number of a segment; a node's are in this order."""
+
+
+class SealedFile(NamedTuple):
+    """A sealed file, by its name."""
+
+    path: str
+    table: str
+    node: str
+    segment: Segment
+    hour: str
+    """In which its segment was opened."""
+
+    @property
+    def hour_us(self) -> int:
+        """The begin of that hour."""
+        return int(datetime.fromisoformat(self.hour).timestamp()) * 1_000_000
+
+
+def sealed_file(path: str) -> SealedFile | None:
+    """Return what the name of a file says; None if nodes give no such name."""
+    if (name := _PATH.search(path)) is None:
+        return None
+    segment = int(name["node_epoch"]), int(name["number"])
+    return SealedFile(path, name["table"], unquote(name["node"]), segment, f"{name['date']}T{name['hour']}:00+00:00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +103,7 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
     chosen: dict[str, list[str]] = {"updates": [], "events": []}
     for node, segments in nodes.items():
         from_us = since_us - max(0, end_us - ends_us[node]) - MARGIN_US
-        taken: dict[_Segment, Span] = {}
+        taken: dict[Segment, Span] = {}
         newest_first = sorted(segments, reverse=True)
         for segment, before in zip_longest(newest_first, newest_first[1:]):
             taken[segment] = span(node, segment)
@@ -94,7 +120,7 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
     return (replace(files, updates=updates, events=events), tuple(cuts)) if cuts else (files, ())
 
 
-def _telling(segments: Mapping[_Segment, Mapping[str, str]]) -> list[str]:
+def _telling(segments: Mapping[Segment, Mapping[str, str]]) -> list[str]:
     """Return the files of events that say more than that a node was alive, and the last of each of its processes."""
     last = dict(sorted(segments))
     return [
@@ -104,14 +130,13 @@ def _telling(segments: Mapping[_Segment, Mapping[str, str]]) -> list[str]:
     ]
 
 
-def _by_node(paths: Iterable[str]) -> dict[str, dict[_Segment, dict[str, str]]]:
+def _by_node(paths: Iterable[str]) -> dict[str, dict[Segment, dict[str, str]]]:
     """Return the files by node, segment and table, of copies one; nothing when any is not on this machine."""
-    nodes: dict[str, dict[_Segment, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    nodes: dict[str, dict[Segment, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
     for path in paths:
-        if "://" in path or (name := _PATH.search(path)) is None:
+        if "://" in path or (one := sealed_file(path)) is None:
             return {}
-        segment = int(name["node_epoch"]), int(name["number"])
-        nodes[unquote(name["node"])][segment].setdefault(name["table"], path)
+        nodes[one.node][one.segment].setdefault(one.table, path)
     return nodes
 
 
@@ -125,7 +150,7 @@ def _timekeepers(roles: Mapping[str, str], *, reference: str | None) -> list[str
     return list(roles)
 
 
-def cut_of(node: str, taken: Mapping[_Segment, Span]) -> LogCut:
+def cut_of(node: str, taken: Mapping[Segment, Span]) -> LogCut:
     """Return where a log begins of which these segments are read."""
     first = min(taken)
     processes: dict[int, list[Span]] = defaultdict(list)

@@ -7,11 +7,9 @@ say something. Spark lists the files, over Spark Connect too, and none that is l
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote
 
@@ -21,7 +19,7 @@ from pyspark.sql import functions as sf
 
 from fanout.reports.read.log_files import LogFiles
 from fanout.reports.read.reading import collect_rows, read_tables
-from fanout.reports.read.recent_files import MARGIN_US, Span, cut_of
+from fanout.reports.read.recent_files import MARGIN_US, SealedFile, Segment, Span, cut_of, sealed_file
 from fanout.reports.read.scope import AskedWindow
 from fanout.reports.read.survey import LogCut
 from fanout.reports.session.places import is_missing, is_uri
@@ -30,26 +28,8 @@ from fanout.reports.session.spark_errors import SPARK_ERRORS
 __all__ = ["recent_by_name"]
 
 _HOUR_US: Final = 3_600_000_000
-_PATH: Final = re.compile(
-    r"node=(?P<node>[^/]*)/date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d\d)/(?P<node_epoch>\d+)-(?P<number>\d+)\.parquet$"
-)
-
-
-_Segment = tuple[int, int]
-"""The node epoch and number of a segment; a node's are in this order."""
-_NONE: Final[_Segment] = (2**63, 0)
+_NONE: Final[Segment] = (2**63, 0)
 """Behind every segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A sealed file, by its name."""
-
-    path: str
-    node: str
-    segment: _Segment
-    hour_us: int
-    """The begin of the hour in which its segment was opened."""
 
 
 def recent_by_name(spark: SparkSession, files: LogFiles, *, window: AskedWindow) -> tuple[LogFiles, tuple[LogCut, ...]]:
@@ -74,11 +54,11 @@ def recent_by_name(spark: SparkSession, files: LogFiles, *, window: AskedWindow)
     if not listed[0] or None in listed:
         return files, ()
     updates, events = (found or [] for found in listed)
-    by_node: dict[str, list[_File]] = defaultdict(list)
+    by_node: dict[str, list[SealedFile]] = defaultdict(list)
     for one in (*updates, *events):
         by_node[one.node].append(one)
     newest_us = {node: max(one.hour_us for one in found) for node, found in by_node.items()}
-    begins: dict[str, _Segment] = {}
+    begins: dict[str, Segment] = {}
     for node, found in by_node.items():
         from_us = window.since_us - MARGIN_US - (max(newest_us.values()) - newest_us[node])
         # A clock that was set back has later hours in earlier segments.
@@ -97,20 +77,14 @@ def recent_by_name(spark: SparkSession, files: LogFiles, *, window: AskedWindow)
     return chosen, _cuts(spark, replace(files, updates=tuple(taken[0]), events=tuple(taken[1])))
 
 
-def _listed(spark: SparkSession, paths: Sequence[str]) -> list[_File] | None:
+def _listed(spark: SparkSession, paths: Sequence[str]) -> list[SealedFile] | None:
     """Return the files at paths and URIs; None if one has no name that nodes give, or they cannot be listed."""
-    found: list[_File] = []
     try:
         names = [name for path in paths for name in (_below(spark, path) if is_uri(path) else [path])]
     except SPARK_ERRORS:
         return None
-    for path in names:
-        if (name := _PATH.search(path)) is None:
-            return None
-        hour = datetime.fromisoformat(name["date"]).replace(hour=int(name["hour"]), tzinfo=UTC)
-        segment = int(name["node_epoch"]), int(name["number"])
-        found.append(_File(path, unquote(name["node"]), segment, int(hour.timestamp()) * 1_000_000))
-    return found
+    found = [one for one in map(sealed_file, names) if one is not None]
+    return found if len(found) == len(names) else None
 
 
 def _below(spark: SparkSession, uri: str) -> list[str]:
@@ -139,7 +113,7 @@ def _cuts(spark: SparkSession, files: LogFiles) -> tuple[LogCut, ...]:
             *(sf.unix_micros(of("at")).alias(f"{name}_us") for name, of in (("first", sf.min), ("last", sf.max))),
         )
     )
-    by_node: dict[str, dict[_Segment, Span]] = defaultdict(dict)
+    by_node: dict[str, dict[Segment, Span]] = defaultdict(dict)
     for row in collect_rows(rows):
         node, node_epoch = row.pop("node"), row.pop("node_epoch")
         by_node[node][node_epoch, 0] = Span(**row)
