@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from fanout.access.identity import Identity
+from fanout.durable.form.fields import FieldReader, text_form
 from fanout.durable.form.session_format import EncodedQueue, decode_session, encode_session
 from fanout.durable.form.session_format import read_owner as read_session_owner
 from fanout.errors import SessionFormInvalid
@@ -111,7 +112,7 @@ def encode_places(places: Mapping[str, Place]) -> bytes:
     """Return the bytes of places by link."""
     parts = [_U16.pack(len(places))]
     for link, place in places.items():
-        parts += map(_text, (link, place.node, place.marker))
+        parts += map(text_form, (link, place.node, place.marker))
         parts.append(_PLACE.pack(place.updates, place.digest))
     return b"".join(parts)
 
@@ -122,7 +123,7 @@ def decode_places(data: bytes) -> dict[str, Place]:
     Raises:
         SessionFormInvalid: The bytes are none.
     """
-    form = _Reader(data)
+    form = FieldReader(data, error=_invalid)
     places = _read_places(form)
     form.end()
     return places
@@ -136,7 +137,7 @@ def read_needs(data: bytes) -> list[tuple[str, Place]]:
     Raises:
         SessionFormInvalid: The bytes are no copy, or one of a version that is not read.
     """
-    form = _Reader(data)
+    form = FieldReader(data, error=_invalid)
     _read_head(form)
     places = _read_places(form)
     return [*places.items(), *((link, Place(node, marker, 0, 0)) for link, node, marker in _read_keys(form))]
@@ -148,12 +149,12 @@ def read_owner(data: bytes) -> tuple[Identity | None, int]:
     Raises:
         SessionFormInvalid: The bytes are no copy, or one of a version that is not read.
     """
-    form = _Reader(data)
+    form = FieldReader(data, error=_invalid)
     _, count = _read_head(form)
     _read_places(form)
     _read_keys(form)
     for _ in range(count):
-        form.skip(_U32.size * form.unpack(_MESSAGE)[-1])
+        form.take(_U32.size * form.unpack(_MESSAGE)[-1])
     return read_session_owner(form.rest())
 
 
@@ -171,7 +172,7 @@ def encode_copy(copy: SessionCopy, *, queue: EncodedQueue | None = None) -> byte
         keys.setdefault((one.link, one.place.node, one.place.marker), len(keys))
     parts.append(_U16.pack(len(keys)))
     for key in keys:
-        parts += map(_text, key)
+        parts += map(text_form, key)
     for one in copy.in_flight:
         parts.append(
             _MESSAGE.pack(
@@ -199,7 +200,7 @@ def decode_copy(data: bytes, *, bytes_max: int) -> SessionCopy:
     Raises:
         SessionFormInvalid: They are no copy, of a version that is not read, or more than `bytes_max`.
     """
-    form = _Reader(data)
+    form = FieldReader(data, error=_invalid)
     flags, count = _read_head(form)
     places = _read_places(form)
     keys = _read_keys(form)
@@ -249,12 +250,7 @@ def with_in_flight(copy: SessionCopy, recent: RecentUpdates, *, messages: Export
     return replace(copy.session, in_flight=tuple(found))
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _U16.pack(len(data)) + data
-
-
-def _read_head(form: _Reader) -> tuple[int, int]:
+def _read_head(form: FieldReader) -> tuple[int, int]:
     """Read the flags, and the number of messages in flight."""
     version, flags, count = form.unpack(_HEAD)
     if version != _VERSION:
@@ -262,7 +258,7 @@ def _read_head(form: _Reader) -> tuple[int, int]:
     return flags, count
 
 
-def _read_places(form: _Reader) -> dict[str, Place]:
+def _read_places(form: FieldReader) -> dict[str, Place]:
     (count,) = form.unpack(_U16)
     places: dict[str, Place] = {}
     for _ in range(count):
@@ -271,49 +267,10 @@ def _read_places(form: _Reader) -> dict[str, Place]:
     return places
 
 
-def _read_keys(form: _Reader) -> list[tuple[str, str, str]]:
+def _read_keys(form: FieldReader) -> list[tuple[str, str, str]]:
     """Read the heartbeats in front of messages in flight: link, member and heartbeat."""
     (count,) = form.unpack(_U16)
     return [(form.text(), form.text(), form.text()) for _ in range(count)]
-
-
-class _Reader:
-    """Reads fields."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
-        """Read numbers."""
-        begin, self._at = self._at, self._at + fields.size
-        if self._at > len(self._data):
-            raise _invalid("it ends too early")
-        return fields.unpack_from(self._data, begin)
-
-    def text(self) -> str:
-        """Read a text."""
-        (length,) = self.unpack(_U16)
-        begin, self._at = self._at, self._at + length
-        if self._at > len(self._data):
-            raise _invalid("it ends too early")
-        try:
-            return self._data[begin : self._at].decode()
-        except UnicodeDecodeError as error:
-            raise _invalid("a text is not well-formed UTF-8") from error
-
-    def skip(self, count: int) -> None:
-        """Leave bytes out."""
-        self._at += count
-
-    def rest(self) -> bytes:
-        """Return what is left."""
-        return self._data[self._at :]
-
-    def end(self) -> None:
-        """Require that nothing is left."""
-        if self._at != len(self._data):
-            raise _invalid("bytes follow its end")
 
 
 def _invalid(problem: str) -> SessionFormInvalid:

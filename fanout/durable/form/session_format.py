@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeVar
 
 from fanout.access.identity import Identity, Means
+from fanout.durable.form.fields import FieldReader
 from fanout.errors import ProtocolError, SessionFormInvalid
 from fanout.mqtt.delivery import SendState
 from fanout.mqtt.properties import split_publish_properties
@@ -281,7 +282,7 @@ def _read_session(
         will=_read_will(form) if form.flag() else None,
         will_left_ms=form.optional(),
     )
-    form.require(form.is_at_end, "bytes follow its end")
+    form.end()
     form.require(session.expiry_left_ms > 0, "its Session Expiry Interval has passed")
     form.require(session.will is not None or session.will_left_ms is None, "it has a Will Delay Interval and no Will")
     form.require(list(unreleased) == sorted(session.unreleased), "a Packet Identifier is there twice")
@@ -488,31 +489,17 @@ class _Writer:
         self.parts.append(value)
 
 
-class _Reader:
-    """Takes fields, none of them beyond the end."""
+class _Reader(FieldReader):
+    """Takes fields of a session."""
 
     def __init__(self, data: bytes) -> None:
         """Begin; `data` has the fields."""
-        self._data = data
-        self._at = 0
-
-    @property
-    def is_at_end(self) -> bool:
-        """True when nothing is left."""
-        return self._at == len(self._data)
+        super().__init__(data, error=_invalid)
 
     def require(self, condition: bool, problem: str) -> None:
         """Raise with `problem` unless the condition holds."""
         if not condition:
             raise _invalid(problem)
-
-    def take(self, size: int) -> bytes:
-        """Take `size` bytes."""
-        end = self._at + size
-        if end > len(self._data):
-            raise _invalid("it is cut off")
-        taken, self._at = self._data[self._at : end], end
-        return taken
 
     def number(self, size: int) -> int:
         """Take an integer of `size` bytes."""

@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from fanout.durable.form.fields import FieldReader, text_form
 from fanout.durable.ownership.copy_rules import CopyVersion, Right
 from fanout.durable.ownership.epochs import Epoch, is_epoch_node
 from fanout.peer_text import is_node_name, read_document
@@ -54,7 +55,6 @@ _ENDED, _WHOLE, _PLACES = range(3)
 _KIND: Final = struct.Struct("!B")
 _COPY: Final = struct.Struct("!QQ")
 """Counter of the epoch, number of the copy."""
-_U16: Final = struct.Struct("!H")
 _U32: Final = struct.Struct("!I")
 _U64: Final = struct.Struct("!Q")
 _COUNTER_MAX: Final = 1 << 62
@@ -121,19 +121,19 @@ class InheritRequest(NamedTuple):
 
 def encode_copy_request(request: CopyRequest) -> bytes:
     """Return COPY."""
-    parts = [_HEAD.pack(_FORM, len(request.rows)), _text(request.instance)]
+    parts = [_HEAD.pack(_FORM, len(request.rows)), text_form(request.instance)]
     for row in request.rows:
         if isinstance(row, PlacesRow):
             parts += (_KIND.pack(_PLACES), _U64.pack(row.number), _U32.pack(len(row.places)), row.places)
             parts.append(_U32.pack(len(row.client_ids)))
-            parts += map(_text, row.client_ids)
+            parts += map(text_form, row.client_ids)
             continue
         (counter, node), number = row.version
         parts += (
             _KIND.pack(_ENDED if row.value is None else _WHOLE),
-            _text(row.client_id),
+            text_form(row.client_id),
             _COPY.pack(counter, number),
-            _text(node),
+            text_form(node),
         )
         if row.value is not None:
             parts += (_U32.pack(len(row.value)), row.value)
@@ -146,7 +146,7 @@ def copy_request_in_steps(data: bytes) -> Generator[None, None, CopyRequest]:
     Raises:
         ValueError: It is none.
     """
-    form = _Reader(data)
+    form = FieldReader(data)
     version, count = form.unpack(_HEAD)
     if version != _FORM:
         raise ValueError("no legal form of a copy")
@@ -233,11 +233,6 @@ def decode_inherit_answer(data: bytes) -> list[Right]:
     return [Right(text) for text in _texts(read_document(data, bytes_max=DOCUMENT_BYTES_MAX))]
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _U16.pack(len(data)) + data
-
-
 def _list(value: Any, length: int) -> list[Any]:
     if not isinstance(value, list) or len(value) != length:
         raise ValueError("no list of that length")
@@ -254,31 +249,3 @@ def _epoch(counter: Any, node: Any) -> Epoch:
     if type(counter) is not int or not 0 <= counter < _COUNTER_MAX or not (node == "" or is_epoch_node(node)):
         raise ValueError("no legal epoch")
     return Epoch(counter, node)
-
-
-class _Reader:
-    """Reads fields."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
-        """Read numbers."""
-        return fields.unpack(self.take(fields.size))
-
-    def take(self, count: int) -> bytes:
-        """Read bytes."""
-        begin, self._at = self._at, self._at + count
-        if self._at > len(self._data):
-            raise ValueError("a copy that ends too early")
-        return self._data[begin : self._at]
-
-    def text(self) -> str:
-        """Read a text."""
-        return self.take(*self.unpack(_U16)).decode()
-
-    def end(self) -> None:
-        """Require that nothing is left."""
-        if self._at != len(self._data):
-            raise ValueError("bytes behind a copy")
