@@ -47,7 +47,7 @@ from fanout.node.pool.documents import config_digest
 from fanout.node.pool.equality import keep_equal
 from fanout.node.pool.parts import NodePool
 from fanout.node.reload import Reloads
-from fanout.node.replication_log import alarm_logger, describe, log_loaded, log_settings, make_log
+from fanout.node.replication_log import alarm_logger, describe, log_loaded, make_log
 from fanout.node.shared_ports import keep_shared_ports
 from fanout.node.sys_topics import SysTopics
 from fanout.replica.history import Origin
@@ -55,6 +55,7 @@ from fanout.replica.owners import RetainedOwners
 from fanout.replica.refused import LIMIT_KEYS, LimitKeys
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase
+from fanout.replog.settings import LogSettings
 from fanout.runtime.system_clock import SystemClock
 from fanout.selection import Selector
 from fanout.server.accept.peers import is_local
@@ -437,7 +438,7 @@ class Node:
         for replica in (self.own, *(record.replica for record in self._records.values())):
             replica.payload_max = config.retained.max_payload or None
         if self.log is not None and config.log is not None:
-            self.log.change(log_settings(config.log))
+            self.log.change(LogSettings.of(config.log))
         if self.pool is not None and config.pool is not None:
             self.pool.members.config = config.pool
 

@@ -7,7 +7,6 @@ something; `fanout log show --kind alarm` shows all, beside the states and audit
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,10 +15,10 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from fanout import __version__
-from fanout.config import LogConfig, NodeConfig, Role
+from fanout.config import NodeConfig, Role
 from fanout.replica.store import Replica
 from fanout.replica.update import ChangeKind, Changes, Phase
-from fanout.replog.settings import ArchiveSettings, LogSettings
+from fanout.replog.settings import LogSettings
 from fanout.runtime.logging_setup import RepeatLimit
 from fanout.runtime.system_clock import SystemClock
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from fanout.replog.files.columns import LogSource
     from fanout.replog.write.writer import LogWriter
 
-__all__ = ["alarm_logger", "describe", "log_loaded", "log_settings", "make_log"]
+__all__ = ["alarm_logger", "describe", "log_loaded", "make_log"]
 
 _AT_ONCE: Final = 50_000
 """Values of an earlier process that are logged in one piece."""
@@ -57,20 +56,8 @@ def make_log(
         role=role,
         node_epoch=epoch,
         clock=clock,
-        settings=log_settings(log),
+        settings=LogSettings.of(log),
         logger=logger,
-    )
-
-
-def log_settings(log: LogConfig) -> LogSettings:
-    """Return the settings of the writer."""
-    return LogSettings(
-        flush_interval_s=log.flush_interval_s,
-        fsync_interval_s=log.fsync_interval_s,
-        segment_bytes_max=log.segment_bytes_max,
-        segment_age_max_s=log.segment_age_max_s,
-        queue_rows_max=log.queue_rows_max,
-        archive=_archive_settings(log),
     )
 
 
@@ -122,17 +109,6 @@ def describe(config: NodeConfig) -> str:
 def _set_of(section: object, *keys: str) -> dict[str, object]:
     """Return those of the keys that leave something out: all whose value is neither empty nor 0."""
     return {key: value for key in keys if (value := getattr(section, key))}
-
-
-def _archive_settings(log: LogConfig) -> ArchiveSettings | None:
-    if log.ship is None and not log.keep_days and not log.keep_bytes_max:
-        return None
-    settings = ArchiveSettings(keep_days=log.keep_days, keep_bytes_max=log.keep_bytes_max)
-    if log.ship is None:
-        return settings
-    return dataclasses.replace(
-        settings, ship_to=log.ship.to, retry_max_s=log.ship.retry_max_s, behind_max_s=log.ship.behind_max_s
-    )
 
 
 def alarm_logger(logger: FilteringBoundLogger, *, record: Callable[[str], None]) -> FilteringBoundLogger:

@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
-__all__ = ["ArchiveSettings", "ArchiveStats", "LogSettings", "LogStats"]
+from fanout.config import LogConfig
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveSettings:
-    """Retention and shipping of sealed files."""
-
-    keep_days: float = 0.0
-    """Age at which they are removed here; 0 for never."""
-    keep_bytes_max: int = 0
-    """Bytes of them that are kept here; 0 for no limit."""
-    ship_to: str | None = None
-    """URI to which they are copied; None for nowhere."""
-    retry_min_s: float = 1.0
-    """The first pause after the store failed; it doubles, with jitter."""
-    retry_max_s: float = 60.0
-    """The longest pause."""
-    behind_max_s: float = 900.0
-    """Time for which a sealed file may wait for the store before there is an alarm."""
+__all__ = ["ArchiveStats", "LogSettings", "LogStats"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """Bounds and intervals."""
+class LogSettings(LogConfig):
+    """Keys of `[log]`, and bounds that none of them changes."""
 
-    flush_interval_s: float = 0.1
-    """Time for which a row may wait before it is written."""
-    fsync_interval_s: float = 1.0
-    """Time for which a written row may wait before it is on the disk."""
-    segment_bytes_max: int = 64 * 1024 * 1024
-    """Size at which a segment is sealed."""
-    segment_age_max_s: float = 60.0
-    """Age at which a segment is sealed; one is also sealed when a new hour begins."""
-    queue_rows_max: int = 1_000_000
-    """Updates that may wait to be written."""
     queue_bytes_max: int = 512 * 1024 * 1024
-    """Bytes that these may have, estimated: 200 each, and payloads and properties by a sample."""
+    """Bytes that updates which wait to be written may have, estimated: 200 each, and payloads and properties by a
+    sample."""
     queue_events_max: int = 10_000
     """Events that may wait to be written."""
     frame_rows: int = 8192
     """Number of queued rows that starts a write before the next flush."""
     retry_interval_s: float = 1.0
     """Pause after the disk failed."""
-    archive: ArchiveSettings | None = None
-    """Retention and shipping of sealed files; None leaves them where they are."""
+    ship_retry_min_s: float = 1.0
+    """The first pause after the store of sealed files failed; it doubles, with jitter."""
+
+    @classmethod
+    def of(cls, config: LogConfig) -> Self:
+        """Return the settings with the keys of a configuration."""
+        return cls(**{key.name: getattr(config, key.name) for key in fields(config)})
+
+    @property
+    def archives(self) -> bool:
+        """True if sealed files are shipped or removed; otherwise they are left where they are."""
+        return self.ship is not None or self.keep_days > 0 or self.keep_bytes_max > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

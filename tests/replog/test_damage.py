@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from fanout.config import ShipConfig
 from fanout.replog.files.columns import EventRow, LogSource, RowEncoder
 from fanout.replog.files.sealing import open_directory, read_aside
 from fanout.replog.files.segments import (
@@ -28,7 +29,7 @@ from fanout.replog.files.segments import (
 from fanout.replog.read.inspection import NodeCheck, stat, verify
 from fanout.replog.read.reading import stage
 from fanout.replog.runs import Run, RunRecord, read_runs
-from fanout.replog.settings import ArchiveSettings, LogSettings
+from fanout.replog.settings import LogSettings
 from fanout.replog.write.writer import LogWriter
 from tests.replog.rows import (
     EPOCH,
@@ -420,9 +421,9 @@ def test_what_the_node_removed_or_shipped_is_not_missed(tmp_path: Path) -> None:
     sizes = [path.stat().st_size for table in ("updates", "events") for path in sealed_paths(log, table)]
     for share in (0.6, 0.3, 0.01):
         number += 1
-        keep = ArchiveSettings(keep_bytes_max=1 + int(share * sum(sizes)), ship_to=f"file://{tmp_path}/shipped")
+        keep, ship = 1 + int(share * sum(sizes)), ShipConfig(to=f"file://{tmp_path}/shipped")
         (tmp_path / "shipped").mkdir(exist_ok=True)
-        make_log(log, epoch=EPOCH + number * 1_000_000_000, segment_bytes_max=1, archive=keep)
+        make_log(log, epoch=EPOCH + number * 1_000_000_000, segment_bytes_max=1, keep_bytes_max=keep, ship=ship)
         check = checked(log)
         assert check.sound, (share, check)
         assert not check.problems

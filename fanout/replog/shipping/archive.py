@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from fanout.config import ShipConfig
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.sealing import TABLES, open_directory, table_directory
 from fanout.replog.runs import RunRecord
-from fanout.replog.settings import ArchiveSettings, ArchiveStats
+from fanout.replog.settings import ArchiveStats, LogSettings
 from fanout.replog.shipping.object_store import STORE_ERRORS, ObjectStore
 from fanout.runtime.directories import sync_directory
 from fanout.runtime.regular_files import open_regular
@@ -78,7 +79,7 @@ class Archive:
         directory: Path,
         *,
         node: str,
-        settings: ArchiveSettings,
+        settings: LogSettings,
         clock: Clock,
         alarms: Alarms,
         runs: RunRecord,
@@ -88,7 +89,8 @@ class Archive:
         self._node = f"node={quote(node, safe='')}"
         self._record = open_directory(directory, node) / _RECORD
         self._settings = settings
-        self._store = None if settings.ship_to is None else ObjectStore(settings.ship_to)
+        self._ship = settings.ship or ShipConfig(to="")  # without a store nothing waits for one
+        self._store = None if settings.ship is None else ObjectStore(settings.ship.to)
         self._clock = clock
         self._alarms = alarms
         self._runs = runs
@@ -163,7 +165,7 @@ class Archive:
             except Exception as error:
                 # A failing disk, or a bug. The thread begins anew with what it knows; logging goes on meanwhile.
                 self._alarms.begin("archive", f"sealed files are not tended: {error!r}")
-            if self._closing.wait(self._settings.retry_max_s):
+            if self._closing.wait(self._ship.retry_max_s):
                 return
 
     def _tend(self) -> None:
@@ -352,7 +354,7 @@ class Archive:
         self._failures_total += 1
         self._error = _first_line(error)
         if self._failures == 1:
-            self._logger.warning("shipping the replication log failed", to=self._settings.ship_to, problem=self._error)
+            self._logger.warning("shipping the replication log failed", to=self._ship.to, problem=self._error)
 
     def _succeeded(self) -> None:
         if self._failures:
@@ -360,17 +362,17 @@ class Archive:
         self._failures = 0
 
     def _pause_s(self) -> float:
-        longest_s = min(self._settings.retry_min_s * (1 << min(self._failures, 20)), self._settings.retry_max_s)
+        longest_s = min(self._settings.ship_retry_min_s * (1 << min(self._failures, 20)), self._ship.retry_max_s)
         return longest_s * random.uniform(0.5, 1.0)  # nodes that lost a store together do not return together
 
     def _look_at_age(self) -> None:
         self._oldest_ns = min(self._waiting.values(), default=0)
         age_s = self.stats().oldest_waiting_seconds
-        if age_s > self._settings.behind_max_s:
+        if age_s > self._ship.behind_max_s:
             why = f": {self._error}" if self._failures else ""
             self._alarms.begin(
                 "ship",
-                f"sealed files wait for {self._settings.ship_to}: {len(self._waiting)}, the oldest {age_s:.0f} s{why}",
+                f"sealed files wait for {self._ship.to}: {len(self._waiting)}, the oldest {age_s:.0f} s{why}",
             )
         else:
             self._alarms.end("ship")

@@ -130,18 +130,17 @@ class LogWriter:
             alarms=self._alarms,
             on_sealed=self._sealed,
         )
-        archive = self._settings.archive
         self._archive = (
             Archive(
                 directory,
                 node=node,
-                settings=archive,
+                settings=self._settings,
                 clock=clock,
                 alarms=self._alarms,
                 runs=self._runs,
                 logger=self._logger,
             )
-            if archive is not None
+            if self._settings.archives
             else None
         )
         self._segments = SegmentLog(

@@ -16,7 +16,6 @@ from fanout.errors import LogError
 from fanout.replog.files.node_lock import LastRun
 from fanout.replog.files.sealing import seal
 from fanout.replog.read.inspection import NodeCheck, PositionGap, stat, verify
-from fanout.replog.settings import ArchiveSettings
 from fanout.replog.write.writer import LogSettings, LogWriter
 from tests.replog.files.test_sealing import make_segment
 from tests.replog.rows import EPOCH, NOW_NS, ManualClock, make_changes, make_updates, sealed_paths
@@ -108,7 +107,7 @@ def test_what_the_node_removed_is_no_damage(tmp_path: Path, share: float) -> Non
     write_log(tmp_path, batches=5)
     paths = [path for table in ("events", "updates") for path in sealed_paths(tmp_path, table)]
     limit = 1 + int(share * sum(path.stat().st_size for path in paths))
-    write_log(tmp_path, epoch=EPOCH + 1, batches=2, archive=ArchiveSettings(keep_bytes_max=limit))
+    write_log(tmp_path, epoch=EPOCH + 1, batches=2, keep_bytes_max=limit)
     assert not all(path.exists() for path in paths)
     check = checked(tmp_path)
     assert [gap for gap in check.gaps if not gap.removed] == []

@@ -13,10 +13,11 @@ import pyarrow.fs as pafs
 import pytest
 import structlog
 
+from fanout.config import ShipConfig
 from fanout.replog.alarms import Alarms
 from fanout.replog.files.sealing import open_directory
 from fanout.replog.runs import RunRecord
-from fanout.replog.settings import ArchiveSettings, ArchiveStats
+from fanout.replog.settings import ArchiveStats
 from fanout.replog.shipping.archive import Archive, read_removed
 from fanout.replog.shipping.object_store import ObjectStore
 from fanout.replog.write.writer import LogSettings, LogWriter
@@ -49,7 +50,7 @@ def sealed(
 class Tended:
     """An archive that runs."""
 
-    def __init__(self, log: Path, settings: ArchiveSettings, clock: ManualClock) -> None:
+    def __init__(self, log: Path, settings: LogSettings, clock: ManualClock) -> None:
         open_directory(log, "edge-1").mkdir(parents=True, exist_ok=True)  # the writer holds the lock in it
         self.alarms = Alarms(structlog.get_logger())
         self.archive = Archive(
@@ -73,10 +74,12 @@ class Tended:
 
 
 @contextmanager
-def tended(log: Path, clock: ManualClock | None = None, **settings: float | str) -> Iterator[Tended]:
+def tended(log: Path, clock: ManualClock | None = None, **settings: Any) -> Iterator[Tended]:
     """Tend a log for the `with` block; the store is tried again at once."""
-    quick = {"retry_min_s": 0.005, "retry_max_s": 0.02}
-    archive = Tended(log, ArchiveSettings(**{**quick, **settings}), clock or ManualClock())  # type: ignore[arg-type]
+    of_store = {key: settings.pop(key) for key in ("retry_max_s", "behind_max_s") if key in settings}
+    if (to := settings.pop("ship_to", None)) is not None:
+        settings["ship"] = ShipConfig(to=to, **{"retry_max_s": 0.02, **of_store})
+    archive = Tended(log, LogSettings(**{"ship_retry_min_s": 0.005, **settings}), clock or ManualClock())
     try:
         yield archive
     finally:
@@ -318,7 +321,7 @@ def test_a_thread_that_ended_is_an_alarm_of_the_log(tmp_path: Path, monkeypatch:
         role="tap",
         node_epoch=EPOCH,
         clock=ManualClock(),
-        settings=LogSettings(archive=ArchiveSettings(ship_to=(tmp_path / "store").as_uri())),
+        settings=LogSettings(ship=ShipConfig(to=(tmp_path / "store").as_uri())),
     )
     writer.open()
     wait_until_blocking(lambda: "the thread that ships and removes sealed files" in writer.stats().alarm, 30)
@@ -328,7 +331,7 @@ def test_a_thread_that_ended_is_an_alarm_of_the_log(tmp_path: Path, monkeypatch:
 def test_closing_does_not_wait_for_a_store_that_fails(tmp_path: Path) -> None:
     """What is not shipped waits for the next start."""
     path = sealed(tmp_path, 1)
-    with tended(tmp_path, ship_to=f"file://{tmp_path}/nowhere", retry_min_s=3600.0, retry_max_s=3600.0) as archive:
+    with tended(tmp_path, ship_to=f"file://{tmp_path}/nowhere", ship_retry_min_s=3600.0, retry_max_s=3600.0) as archive:
         wait_until_blocking(lambda: archive.stats.failures_total, 30)
     assert path.exists()
     assert (archive.stats.waiting_files, archive.stats.failures_total) == (1, 1)
@@ -362,14 +365,14 @@ def test_a_log_ships_what_it_seals(tmp_path: Path) -> None:
     shipped = 0
     for run in range(2):
         clock = ManualClock()
-        archive = ArchiveSettings(ship_to=f"file://{store}") if run else None
+        ship = ShipConfig(to=f"file://{store}") if run else None
         writer = LogWriter(
             log,
             node="edge-1",
             role="tap",
             node_epoch=EPOCH + run,
             clock=clock,
-            settings=LogSettings(flush_interval_s=0.005, segment_bytes_max=1, archive=archive),
+            settings=LogSettings(flush_interval_s=0.005, segment_bytes_max=1, ship=ship),
         )
         writer.open()
         for number in range(3):
