@@ -11,6 +11,8 @@ from fanout.server.messages.encoding import Message
 from fanout.server.messages.shared_inflight import Follower, SharedInflight
 from tests.server.node_in_memory import update
 
+LAST = 65_535
+
 
 def messages(count: int, *, qos: int = 1) -> list[Message]:
     """Make messages."""
@@ -27,6 +29,24 @@ def follow(log: SharedInflight, count: int = 1, *, window: int = 100) -> Followe
 def kept(log: SharedInflight) -> int:
     """Return how many messages are kept."""
     return sum(len(messages) for _, messages, _ in log._entries)
+
+
+def test_read_is_taken_only_when_it_is_what_is_expected() -> None:
+    """The expected acknowledgements in order are taken, over the end of the identifiers too; nothing else is."""
+    log = SharedInflight()
+    log.begin_behind(LAST - 1)
+    follower = follow(log)
+    log.append(messages(3), size=30, oldest=lambda: 0)
+    data = encode_acks(PacketType.PUBACK, [LAST, 1, 2])
+    for other in (data + data[:4], data[4:], encode_acks(PacketType.PUBREC, [LAST]), b"\xc0\x00", b"\x40\x02", b""):
+        assert follower.acknowledge_read(other) == (0, b"")
+    assert follower.acknowledge_read(data[:9]) == (8, b"")
+    assert follower.in_flight == 1
+    assert follower.acknowledge_read(data[8:]) == (4, b"")
+    assert (follower.in_flight, kept(log)) == (0, 0)
+    follower.leave()
+    follower.leave()
+    assert follower.acknowledge_read(data) == (0, b"")
 
 
 def test_qos_2_is_answered_from_a_table() -> None:
@@ -94,3 +114,18 @@ def test_who_has_too_many_bytes_in_flight_is_below_the_floor() -> None:
     quick.leave()
     log.begin_behind(3)
     assert follow(log).completed >= log.floor
+
+
+def test_a_read_with_both_answers_of_qos_2_is_taken_run_by_run() -> None:
+    """Of a client that answers PUBLISH and PUBREL in one write; the first that is not expected ends it."""
+    log = SharedInflight()
+    log.qos = 2
+    follower = follow(log)
+    log.append(messages(6, qos=2), size=60, oldest=lambda: 0)
+    assert follower.acknowledge_read(encode_acks(PacketType.PUBREC, [1, 2]))[0] == 8
+    recs, comps = encode_acks(PacketType.PUBREC, [3, 4]), encode_acks(PacketType.PUBCOMP, [1, 2])
+    more, wrong = encode_acks(PacketType.PUBREC, [5]), encode_acks(PacketType.PUBCOMP, [4])
+    taken, answer = follower.acknowledge_read(recs + comps + more + wrong + b"\xc0\x00")
+    assert (taken, answer) == (20, encode_acks(PacketType.PUBREL, [3, 4, 5]))
+    assert (follower.completed, follower.received) == (2, 5)
+    assert follower.acknowledge_read(b"\xc0\x00" + comps) == (0, b"")

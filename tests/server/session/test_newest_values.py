@@ -47,6 +47,20 @@ def test_what_changes_while_it_is_taken_goes_as_newest() -> None:
     assert counters.conflated == 1
 
 
+def test_sealing_again_merges() -> None:
+    """What is sealed later follows what is sealed already, one value a topic."""
+    counters = Counters()
+    values = NewestValues(counters=counters)
+    put(values, message(b"a", b"a1"), message(b"b", b"b1"), message(b"c", b"c1"))
+    values.seal(0)
+    assert take(values) == [b"a1"]
+    put(values, message(b"a", b"a2"), message(b"c", b"c2"))
+    values.seal(0)
+    assert values.sealed == len(values) == 3
+    assert drain(values) == [b"b1", b"a2", b"c2"]
+    assert counters.conflated == 1
+
+
 def test_what_is_taken_at_once_is_bounded() -> None:
     """By messages, by the bytes of payloads and properties, and by the part: what was queued between comes between."""
     counters = Counters()

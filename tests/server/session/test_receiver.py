@@ -77,6 +77,36 @@ async def test_a_message_whose_answer_waits_for_the_disk_is_received() -> None:
     assert acks(receiver.take_acks()[0]) == [(PacketType.PUBREC, 1, 0)]
 
 
+def test_unknown_pubrel_is_told_in_mqtt_5_and_counted() -> None:
+    """An unknown Packet Identifier is answered with 0x92; in MQTT 3.1.1, which has no code, with PUBCOMP."""
+    counters = Counters()
+    receiver = SessionReceiver(version=5, counters=counters)
+    accept(receiver, row(2, 2), row(3, 2))
+    assert acks(receiver.release([1, 2, 9, 3])) == [
+        (PacketType.PUBCOMP, 1, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
+        (PacketType.PUBCOMP, 2, 0),
+        (PacketType.PUBCOMP, 9, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND),
+        (PacketType.PUBCOMP, 3, 0),
+    ]
+    assert counters.unknown_releases == 2
+    assert acks(SessionReceiver(version=4, counters=counters).release([1, 2]), 4) == [
+        (PacketType.PUBCOMP, 1, 0),
+        (PacketType.PUBCOMP, 2, 0),
+    ]
+    assert counters.unknown_releases == 4
+
+
+def test_receive_maximum_is_enforced_in_mqtt_5() -> None:
+    """A PUBLISH beyond the Receive Maximum is a fault; those before it count [MQTT-3.3.4-9]."""
+    receiver = SessionReceiver(version=5, counters=Counters())
+    rows = [row(1), row(2), row(3)]
+    fresh, fault = receiver.accept(rows, qos_max=2, receive_maximum=2)
+    assert fresh == rows
+    assert fault is not None
+    assert fault.reason_code is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+    assert SessionReceiver(version=4, counters=Counters()).accept(rows, qos_max=2, receive_maximum=2) == (rows, None)
+
+
 def test_new_connection_begins_with_an_empty_count() -> None:
     """What was open at QoS 1 is forgotten, since it is sent again; QoS 2 goes on where it was."""
     receiver = SessionReceiver(version=5, counters=Counters())

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from fanout.replica.update import Update
 from fanout.server.messages.encoding import WireVariant
+from fanout.server.session.retained_delivery import EMPTY_PIECE_COST
 from tests.server.core_pieces import Values, options
 from tests.server.node_in_memory import update
 
@@ -60,3 +64,16 @@ def test_more_topics_than_the_limit_are_not_named() -> None:
     delivery = store.delivery(b"t/#", options())
     delivery.take(1)
     assert delivery.topics_left(1) is None
+
+
+def test_a_long_search_for_topics_is_given_up() -> None:
+    """Steps that find nothing count too, so that the event loop does not wait for them."""
+
+    class Sparse(Values):
+        def match(self, topic_filter: bytes) -> Iterator[list[Update]]:
+            yield from ([VALUES[0]], [], [VALUES[1]])
+
+    for limit, expected in ((EMPTY_PIECE_COST, None), (EMPTY_PIECE_COST + 1, (b"t/2",))):
+        delivery = Sparse({}).delivery(b"t/#", options())
+        delivery.take(1)
+        assert delivery.topics_left(limit) == expected
