@@ -169,16 +169,6 @@ def test_stale_filters_are_unsubscribed_until_it_is_answered() -> None:
     assert again.values() == {b"plant/a": b"1"}
 
 
-def test_a_new_selector_is_fetched_inside_the_session() -> None:
-    """The others are compared on the way; only what is new is dispatched."""
-    pair = live(make_config(Selector("plant/#")))
-    again = next_process(pair, make_config(Selector("plant/#"), Selector("office/#")))
-    again.connect()
-    assert again.is_in(LinkState.LIVE)
-    assert again.session.lifecycle.epoch == pair.session.lifecycle.epoch
-    assert again.dispatched() == [(b"office/b", b"2")]
-
-
 def test_a_selector_that_has_wildcards_now_asks_whether_they_are_answered() -> None:
     """The capability check of the epoch had no reason to ask; without it an empty set would look whole."""
     primary = FakePrimary(retained={b"plant/a": b"1", b"plant/b": b"2"}, system_topics=False, wildcards=False)
@@ -209,25 +199,6 @@ def test_a_qos_2_message_that_was_applied_is_not_applied_again() -> None:
     again.primary.send(Ack(PacketType.PUBREL, 77))
     again.pump()
     assert again.stored().unreleased == frozenset()
-
-
-def test_a_value_that_an_earlier_process_took_is_not_sent_to_clients_again() -> None:
-    """The primary may send it again, and not know that it does; its clients have read it. A newer one is sent."""
-    pair = live()
-    pair.primary.deliver(b"plant/a", b"2", qos=1, retain=True, packet_id=5)
-    pair.feed(pair.primary.take())
-    again = next_process(pair)
-    again.connect(pump=False)
-    again.primary.receive(again.session.take_output())
-    again.primary.deliver(b"plant/a", b"2", qos=1, retain=True, packet_id=5)
-    again.primary.deliver(b"plant/a", b"3", qos=1, retain=True, packet_id=6)
-    again.primary.retained[b"plant/a"] = b"3"
-    again.pump()
-    assert again.session.lifecycle.state is LinkState.LIVE
-    assert again.dispatched() == [(b"plant/a", b"3")]
-    again.primary.deliver(b"plant/a", b"3", qos=1, retain=True, packet_id=7)
-    again.pump()
-    assert again.dispatched() == [(b"plant/a", b"3"), (b"plant/a", b"3")]
 
 
 def test_a_qos_2_message_to_the_primary_is_released_and_not_sent_again() -> None:

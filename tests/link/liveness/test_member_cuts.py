@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.chain.cut import Cut, RetainedSet
+from fanout.chain.cut import RetainedSet
 from fanout.link.liveness.member_cuts import OWN_CUTS_MAX, alone_payload
-from fanout.link.model.events import Applied, MarkerPassed, MemberUnheard
+from fanout.link.model.events import MarkerPassed, MemberUnheard
 from fanout.link.model.states import LinkState
 from fanout.replica.update import content_digest
 from fanout.selection import Selector
@@ -26,26 +26,6 @@ def cut(pair: Pair, *nodes: str) -> None:
 def held(values: dict[bytes, bytes]) -> RetainedSet:
     """Return what a replica with these values holds."""
     return RetainedSet(len(values), sum(content_digest(*one) for one in values.items()) % 2**64)
-
-
-def test_a_cut_is_what_the_replica_held_at_the_place_of_the_heartbeat() -> None:
-    """Updates behind it that came in the same read are not in it; both sides of it are applied, in order."""
-    pair = Pair(primary=FakePrimary(retained={b"plant/a": b"1"}))
-    pair.go_live()
-    cut(pair, "edge-2")
-    [own] = pair.session.cuts.own.values()
-    assert own.sets == (held({b"plant/a": b"1"}),)
-    primary = pair.primary
-    primary.publish(b"plant/a", b"2")
-    primary.publish(OTHER, MARKER, retain=False)
-    primary.publish(b"plant/b", b"3")
-    pair.pump()
-    assert pair.session.cuts.newest("edge-2") == Cut(MARKER.decode(), (held({b"plant/a": b"2"}),))
-    assert pair.dispatched() == [(b"plant/a", b"2"), (b"plant/b", b"3")]
-    assert pair.values() == {b"plant/a": b"2", b"plant/b": b"3"}
-    assert pair.session.counters.outside_total == 0
-    acknowledged = [packet_id for _, packet_id in primary.acks]
-    assert acknowledged[-3:] == sorted(acknowledged)[-3:]
 
 
 def test_each_selector_has_its_own_sum() -> None:
@@ -118,31 +98,6 @@ def test_what_is_no_new_heartbeat_is_no_cut() -> None:
 def places(pair: Pair) -> list[MarkerPassed]:
     """Return the places that the link told, those of its own heartbeats left out."""
     return [each for each in pair.of(MarkerPassed) if each.node != "edge-1"]
-
-
-def test_a_heartbeat_is_told_where_it_passed() -> None:
-    """Behind the updates before it and before those behind it, in one read too; alone as well."""
-    pair = Pair()
-    pair.go_live()
-    cut(pair, "edge-2")
-    [own] = pair.of(MarkerPassed)
-    assert (own.node, [own.marker]) == ("edge-1", list(pair.session.cuts.own))
-    pair.events.clear()
-    for payload in (b"1", b"2"):
-        pair.primary.publish(b"plant/a", payload)
-    pair.primary.publish(OTHER, MARKER, retain=False)
-    pair.primary.publish(b"plant/b", b"3")
-    pair.pump()
-    told = [
-        [update[1] for update in each.changes.updates] if isinstance(each, Applied) else each
-        for each in pair.events
-        if isinstance(each, Applied | MarkerPassed)
-    ]
-    assert told == [[b"1", b"2"], MarkerPassed("edge-2", "123 4"), [b"3"]]
-    pair.events.clear()
-    pair.primary.publish(OTHER, b"123 5", retain=False)
-    pair.pump()
-    assert places(pair) == [MarkerPassed("edge-2", "123 5")]
 
 
 def test_a_process_that_goes_on_alone_is_heard() -> None:

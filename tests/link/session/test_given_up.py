@@ -71,21 +71,6 @@ class Publisher:
         return [one.topic for one in skipped]
 
 
-@pytest.mark.parametrize("qos", [1, 2])
-def test_a_message_that_closes_the_connection_is_given_up(qos: int) -> None:
-    """At the second close with it alone; the link is live in the same epoch, and it is never sent again."""
-    case = Publisher()
-    token = case.forward(BAD, qos=qos)
-    case.settle()
-    assert case.verdicts() == {token: NOT_TAKEN}
-    assert (case.given_up(), case.closes) == (["plant/\\x01"], 2)
-    sent = [topic for topic, _, _ in case.pair.primary.published].count(BAD)
-    case.pair.wait(60)
-    case.pair.lose()
-    case.pair.connect()
-    assert [topic for topic, _, _ in case.pair.primary.published].count(BAD) == sent == 2
-
-
 @pytest.mark.parametrize("place", [0, 3, 7])
 @pytest.mark.parametrize("qos", [1, 2])
 def test_everything_around_it_arrives(place: int, qos: int) -> None:
@@ -162,45 +147,6 @@ def test_a_disconnect_at_a_message_is_evidence() -> None:
         case.pair.lose()
         case.pair.connect()
     assert case.verdicts() == {token: NOT_TAKEN}
-
-
-def test_cuts_of_the_network_give_up_nothing() -> None:
-    """However often they come with one message alone under way."""
-    case = Publisher()
-    case.pair.primary.swallow = (Ack,)
-    token = case.forward(b"plant/1")
-    case.pair.pump()
-    for _ in range(5):
-        case.pair.lose()
-        case.pair.connect()
-    case.pair.primary.swallow = ()
-    case.pair.lose()
-    case.pair.connect()
-    assert case.verdicts() == {token: ReasonCode.SUCCESS}
-
-
-def test_one_close_of_the_primary_gives_up_nothing() -> None:
-    """It may have been restarted: the message is sent again, alone, and with its answer all others go out at once."""
-    case = Publisher()
-    case.pair.primary.swallow = (Ack,)
-    tokens = [case.forward(b"plant/%d" % number) for number in range(5)]
-    case.pair.pump()
-    case.pair.lose(by_peer=True)
-    published = len(case.pair.primary.published)
-    case.pair.connect()
-    forwarded = [topic for topic, _, _ in case.pair.primary.published[published:] if topic.startswith(b"plant/")]
-    assert forwarded == [b"plant/0"]
-    assert case.pair.is_in(LinkState.LIVE)
-    case.pair.primary.swallow = ()
-    case.pair.lose()
-    case.pair.connect()
-    assert case.verdicts() == dict.fromkeys(tokens, ReasonCode.SUCCESS)
-    case.pair.primary.swallow = (Ack,)
-    published = len(case.pair.primary.published)
-    for number in range(5):
-        case.forward(b"plant/%d" % number)
-    case.pair.pump()
-    assert len(case.pair.primary.published) == published + 5
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ import random
 import pytest
 
 from fanout.errors import PrimaryRefused
-from fanout.link.model.events import Applied, AuditEnded, Failed, SelectorComplete
+from fanout.link.model.events import Failed, SelectorComplete
 from fanout.link.model.states import LinkState
 from fanout.link.session.evidence_retry import PAUSE_MAX_S
 from fanout.mqtt.packets import Connack
 from fanout.mqtt.properties import Properties
-from fanout.replica.update import Phase
 from fanout.selection import Selector
-from tests.link.fake_primary import STAMPING, FakePrimary, Pair, make_config
+from tests.link.fake_primary import FakePrimary, Pair, make_config
 from tests.link.fake_server import FakeServer
 from tests.link.harness import config_for, running
 
@@ -82,53 +81,6 @@ def test_another_prefix_is_another_selector() -> None:
     assert branches(pair) == {"a": 20, "site/b": 20}
     assert b"b/#" in primary.subscriptions
     assert not pair.stored().stale_filters
-
-
-def test_audit_under_way_is_given_up_and_its_late_copies_are_no_messages() -> None:
-    """Copies that come for a set that is not compared any more are not delivered again."""
-    primary = primary_of("a", "b", burst=0)
-    primary.asynchronous = False
-    pair = live(primary, A, B)
-    pair.audit(pump=False)
-    primary.receive(pair.session.take_output())  # the copies are on their way
-    pair.reselect(A, C)
-    (report,) = [event.report for event in pair.of(AuditEnded) if event.report.reason != "joining"]
-    assert report.failure == "the selectors change"
-    copies = [one for one in pair.of(Applied) if one.changes.dispatch and one.changes.phase is Phase.LIVE]
-    assert not copies
-    pair.wait(1)
-    assert not pair.session.lifecycle.joining
-    assert pair.is_in(LinkState.LIVE)
-    primary.publish(b"a/1", b"0 at last", qos=0)  # the QoS of the publisher counts again
-    pair.pump()
-    assert pair.replica.values[b"a/1"][2] == 0
-
-
-def test_refused_selector_does_not_touch_the_others() -> None:
-    """It stays joining, and is tried again."""
-    primary = primary_of("a", "c", refuse_filters=(b"c/#",))
-    pair = live(primary, A)
-    pair.reselect(A, C)
-    pair.wait(5)
-    assert pair.is_in(LinkState.LIVE)
-    assert pair.session.lifecycle.joining == [1]
-    assert branches(pair) == {"a": 20}
-    primary.refuse_filters = ()
-    pair.wait(PAUSE_MAX_S)
-    assert not pair.session.lifecycle.joining
-    assert branches(pair) == {"a": 20, "c": 20}
-
-
-def test_selector_that_cannot_be_proved_does_not_keep_the_next_from_joining() -> None:
-    """Attempts begin with each in turn."""
-    primary = primary_of("a", "b", "c", manifest=True, connack=Connack(False, 0, STAMPING))
-    pair = live(primary, A)
-    primary.alters = b"b/1"
-    pair.reselect(A, B, C)
-    pair.wait(PAUSE_MAX_S)
-    assert pair.session.lifecycle.joining == [1]
-    assert pair.is_in(LinkState.LIVE)
-    assert branches(pair)["c"] == 20
 
 
 def test_selector_beyond_a_limit_of_the_primary_ends_the_connection() -> None:

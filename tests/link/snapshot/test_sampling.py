@@ -112,36 +112,6 @@ def test_a_sample_is_bounded_however_many_selectors_there_are() -> None:
     assert seen == set(range(1200))
 
 
-def test_absent_refused_and_other_values_are_in_doubt_until_the_link_has_had_its_updates() -> None:
-    """What has changed in the replica by then, in either direction, was under way."""
-    names = [f"plant/{number}" for number in range(8)]
-    sampling, context = made(None, *map(value, names))
-    drawn, doubtful = compared(
-        sampling,
-        answer(
-            row("plant/0"),
-            *(row(name, b"new") for name in names[1:4]),
-            absent=frozenset(names[4:7]),
-            refused={"plant/7": 0x87},
-        ),
-    )
-    assert doubtful == Verdict(missing=frozenset(names[4:]), changed=frozenset(names[1:4]))
-    later = NOW_NS + 1
-    context.replica.apply(
-        [
-            value("plant/1", b"new", received_ns=later),
-            value("plant/2", received_ns=later),
-            value("plant/4", b"", received_ns=later),
-            value("plant/5", b"newer", received_ns=later),
-        ],
-        phase=Phase.LIVE,
-    )
-    verdict = sampling.confirm(drawn, doubtful)
-    assert verdict == Verdict(missing=frozenset({"plant/6", "plant/7"}), changed=frozenset({"plant/3"}))
-    sampling.take(verdict)
-    assert (sampling.totals.missing_total, sampling.totals.changed_total, sampling.totals.audits_total) == (2, 1, 1)
-
-
 def test_a_refusal_without_a_reason_calls_for_one_audit() -> None:
     """Over MQTT 3.1.1 it may be a right that is gone, or a limit: an audit that finds all topics shows which."""
     sampling, _ = made(None, value("plant/1"), value("plant/2"))
