@@ -160,6 +160,8 @@ class Pool:
         self.members = [
             Member(self, number, size=size, draw=draw, directory=directory / str(number)) for number in range(size)
         ]
+        self.client_ids: tuple[str, ...] = ()
+        """Clients that have a session: one of the members has it once the pool is whole."""
         self.inexact: set[str] = set()
         """Clients whose sessions moved and were divided by no marker: messages may be lost or come twice."""
         self.says_lost = False
@@ -212,16 +214,21 @@ class Pool:
         return (address[0], next((one.port for one in shuffled if one.is_ready), BALANCER))
 
     async def wait_whole(self, seconds: float, when: str) -> None:
-        """Wait until all members are ready, hear each other, and have a copy of each session elsewhere.
+        """Wait until all members are ready, hear each other, and have all sessions, each with a copy elsewhere.
 
         Raises:
             TimeoutError: That takes longer.
         """
         end_s = self.loop.now_s + seconds
-        while not all(_is_whole(member, len(self.members)) for member in self.members):
+        while not self._is_whole():
             if self.loop.now_s > end_s:
                 raise TimeoutError(f"the pool is never whole {when}")
             await asyncio.sleep(0.1)
+
+    def _is_whole(self) -> bool:
+        return all(_is_whole(member, len(self.members)) for member in self.members) and all(
+            any(member.owns(client_id) for member in self.members) for client_id in self.client_ids
+        )
 
 
 def _is_whole(member: Member, size: int) -> bool:

@@ -142,6 +142,7 @@ class _Run:
             machine.context.run(client.start)
         async with asyncio.timeout(_START_S):
             await asyncio.gather(*(one.subscribed.wait() for one in clients))
+        pool.client_ids = tuple(client.client_id for client in clients)
         publishing = asyncio.ensure_future(self._publish(draw.uniform(0.05, 0.2)))
         try:
             await self._faults.inject()

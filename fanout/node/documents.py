@@ -303,6 +303,7 @@ class NodeDocuments:
             copies_late_s=None if copies is None else copies.copies_oldest_unconfirmed_seconds,
             history_s=None if copies is None else copies.history_seconds,
             history_used=None if copies is None else copies.history_used_ratio,
+            interruptions=0 if node.pool is None or node.pool.recent is None else node.pool.recent.interruptions,
         )
 
     async def explain(self, topic: str, *, at_primary: bool, client_id: str | None) -> TopicExplanation:

@@ -88,6 +88,8 @@ class MemberFacts:
     """Age of the oldest recent update that it holds, in seconds; None where it holds none."""
     history_used: float | None = None
     """Part of what it can hold that has come since the oldest message that waits for a session of it."""
+    interruptions: int = 0
+    """Number of interruptions of its streams, after which it may not know places that copies there name."""
 
 
 _NAMES: Final = tuple(field.name for field in fields(MemberFacts))
@@ -152,6 +154,7 @@ def decode_answer(document: bytes | bytearray) -> MemberAnswer:
         copies_late_s=_seconds(said, "copies_late_s"),
         history_s=_seconds(said, "history_s"),
         history_used=_seconds(said, "history_used"),
+        interruptions=_count({"interruptions": 0, **said}, "interruptions"),
     )
     return MemberAnswer(
         facts,

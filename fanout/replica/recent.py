@@ -193,6 +193,10 @@ class RecentUpdates:
         """About how many bytes were ever held: a place is held until `bytes_max` more have come."""
         self.bytes_max = bytes_max
         """About how many bytes are held at most."""
+        self.interruptions = 0
+        """Number of heartbeats that were the first after an interruption of a stream: earlier places may have lost
+        their names, or have got none here, and later ones have names again.
+        """
         self.stray_number = 0
         """Newest batch when an update without a place was last dispatched; all updates of later ones have a place."""
         self._joined_bytes = min(_JOINED_BYTES, bytes_max // _PARTS)
@@ -268,6 +272,8 @@ class RecentUpdates:
         stream, key = self._streams[link], (node, marker)
         if key in stream.by_key:
             return
+        if stream.segment.exact_until != _NO_LIMIT:
+            self.interruptions += 1
         stream.segment = segment = _Segment(key, self.next_number)
         stream.segments.append(segment)
         stream.by_key[key] = segment

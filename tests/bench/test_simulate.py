@@ -125,7 +125,7 @@ def test_seeds() -> None:
         (_keep_nothing, ("kill",), (1, 3), "lost its session"),
         (_acknowledge_first, ("kill",), (1, 3), "was told that the primary has"),
         (_raise_no_fence, ("cut",), (6,), "at QoS 2 2 times"),
-        (_inherit_nothing, ("kill", "restart"), (1,), "a client is not done"),
+        (_inherit_nothing, ("kill", "restart"), (1,), "the pool is never whole"),
         (_forget_received, ("restart",), (2, 3), "at QoS 2 2 times"),
         (_forget_released, ("restart",), (2,), "a client is not done"),
         (_keep_nothing_given, KINDS, (34,), "lost its session"),

@@ -102,7 +102,7 @@ def test_a_missing_value_is_refused() -> None:
     """There is no default for what a member did not say, but for what may be unknown and what older ones do not say."""
     optional = {"protocol", "lag_s", "client_address", "keeps_copies"}
     optional |= {"copies_are_right", "sessions_copied", "copies_held", "copies_late_s", "history_s", "history_used"}
-    optional |= {"epoch_counter", "http_port", "http_tls"}
+    optional |= {"epoch_counter", "http_port", "http_tls", "interruptions"}
     for key in json.loads(encode_answer(ANSWER)).keys() - optional:
         rest = json.loads(encode_answer(ANSWER))
         del rest[key]

@@ -26,6 +26,8 @@ class KeeperChange(NamedTuple):
     """True if other members can keep copies than before."""
     lost: frozenset[str]
     """Members that have no copy any more, or are away for so long that they count as such."""
+    is_interrupted: bool
+    """True if a member may not know places any more that copies there name."""
     is_steady: bool
     """True if copies go to the members whose turn it is from now on."""
 
@@ -48,6 +50,8 @@ class CopyKeepers:
         self._looked_s = now_s
         self._instances: dict[str, str] = {}
         """Process of each member that could keep copies, as it was heard last."""
+        self._interruptions: dict[str, int] = {}
+        """Number of interruptions of the streams of each of them, as it was heard last."""
         self._away: dict[str, float] = {}
         """Member that could keep copies until then, to that time."""
         self._alone_since_s: float | None = 0.0
@@ -82,7 +86,11 @@ class CopyKeepers:
         """
         self.ran_s += min(now_s - self._looked_s, _STOOD_S)
         self._looked_s = now_s
-        instances = {other.name: other.instance for other in self._others.states() if other.keeps_copies}
+        keepers = [other for other in self._others.states() if other.keeps_copies]
+        instances = {other.name: other.instance for other in keepers}
+        interruptions = {other.name: other.interruptions for other in keepers}
+        is_interrupted = any(self._interruptions.get(name, each) != each for name, each in interruptions.items())
+        self._interruptions |= interruptions
         lost = {name for name, each in instances.items() if self._instances.get(name, each) != each}
         self._instances |= instances
         names = tuple(instances)
@@ -101,4 +109,4 @@ class CopyKeepers:
         is_steady = self._steady_at_s is not None and now_s >= self._steady_at_s
         if is_steady:
             self._steady_at_s = None
-        return KeeperChange(has_changed, frozenset(lost), is_steady)
+        return KeeperChange(has_changed, frozenset(lost), is_interrupted, is_steady)

@@ -209,6 +209,8 @@ class SentCopies:
         """Number of sessions of which another member keeps a copy."""
         self.copy_again: Callable[[Iterable[str]], None] = lambda client_ids: None
         """Makes copies of sessions once more, and puts them."""
+        self.look_anew: Callable[[], None] = lambda: None
+        """Has all sessions told of once more: where each goes on, or its copy."""
         self._ledger = ledger
         self._others = others
         self._clock = clock
@@ -358,6 +360,8 @@ class SentCopies:
         change = self._keepers.look(now_s)
         if change.lost or change.has_changed:
             self._retries.hasten(now_s)
+        if change.is_interrupted:
+            self.look_anew()
         if not change.lost and not change.is_steady:
             return
         for session in self._sessions.values():

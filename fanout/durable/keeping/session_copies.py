@@ -129,6 +129,8 @@ class SessionCopies:
         self._is_looking = False
         self._history_used = 0.0
         self._oldest = 0
+        self._interruptions = recent.interruptions
+        """`RecentUpdates.interruptions` when the sessions were last looked at anew for it."""
 
     # For the server.
 
@@ -180,6 +182,9 @@ class SessionCopies:
 
     def marker_passed(self) -> None:
         """Note that places have a name again."""
+        if self._recent.interruptions != self._interruptions:
+            self._interruptions = self._recent.interruptions
+            self.look_anew()
         unplaced, self._unplaced = self._unplaced, {}
         for client_id in unplaced:
             self.note(client_id)
@@ -188,6 +193,14 @@ class SessionCopies:
         """Copy sessions whole once more, because another member is to have them."""
         for client_id in client_ids:
             self.note(client_id)
+
+    def look_anew(self) -> None:
+        """Have all sessions told of by the next looks, as members may not know the places any more that copies name.
+
+        Nothing else would tell of a session that does not change.
+        """
+        for entry in self._entries.values():
+            entry.seen = ()
 
     # Its own.
 

@@ -157,6 +157,8 @@ class OtherMemberState(NamedTuple):
     """Its process, as it said last; empty before it said one."""
     keeps_copies: bool = False
     """True if it can keep copies of this member's sessions: it answers, replicates the same, and does not leave."""
+    interruptions: int = 0
+    """Number of interruptions of its streams, after which it may not know places that copies there name."""
 
 
 @dataclass(slots=True)

@@ -151,6 +151,7 @@ class NodePool:
         )
         self.session_copies = SessionCopies(server, kept.sent, recent=self.recent)
         kept.sent.copy_again = self.session_copies.copy_again
+        kept.sent.look_anew = self.session_copies.look_anew
         self.members.copies_are_right_at = kept.sent.are_right_at
         server.lifecycles.keepers.join(self.session_copies)
         server.recent = self.recent

@@ -131,6 +131,7 @@ class PoolWitness:
                     client_address=None if facts is None else facts.client_address,
                     instance="" if facts is None else facts.instance,
                     keeps_copies=reachable and facts is not None and self._keeps_copies(facts),
+                    interruptions=0 if facts is None else facts.interruptions,
                 )
             )
         return states

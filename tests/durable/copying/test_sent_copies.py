@@ -51,10 +51,12 @@ class Pool(WithoutNotices):
         """Places that came."""
         self.timeouts_s: list[float] = []
         """Time that each call had."""
-        self.looks = 0
+        self.interruptions = 0
+        """Interruptions of the streams of `b`."""
+        self.looks = self.looks_anew = 0
         ledger = SessionLedger(node="a", host=cast("SessionHost", _Host()), others=self, clock=self.clock)
         self.copies = SentCopies(ledger, others=self, claim=lambda epochs: None, clock=self.clock)
-        self.copies.copy_again = self.put
+        self.copies.copy_again, self.copies.look_anew = self.put, self._look_anew
 
     def states(self) -> Sequence[OtherMemberState]:
         """Return both members; one that keeps nothing now is silent."""
@@ -66,9 +68,13 @@ class Pool(WithoutNotices):
                 False,
                 instance=self.instances.get(name, ""),
                 keeps_copies=name in self.instances,
+                interruptions=self.interruptions if name == "b" else 0,
             )
             for name in ("b", "c")
         ]
+
+    def _look_anew(self) -> None:
+        self.looks_anew += 1
 
     async def call(self, name: str, path: str, body: bytes, *, timeout_s: float, answer_bytes_max: int) -> bytes:
         """Keep copies, and forget those of sessions that are elsewhere."""
@@ -134,6 +140,15 @@ async def test_copies_stay_while_a_member_is_silent_for_a_moment() -> None:
         await pool.pass_time(3.0)
         assert pool.sent == Counter()
         assert pool.copies.copied == len(CLIENTS)
+
+
+async def test_sessions_are_looked_at_anew_once_the_streams_of_a_member_were_interrupted() -> None:
+    """It may not know the places any more that copies there name."""
+    async with running_pool() as pool:
+        assert pool.looks_anew == 0
+        pool.interruptions += 1
+        await pool.pass_time(0.5)
+        assert pool.looks_anew == 1
 
 
 async def test_copies_of_a_member_that_is_away_are_made_at_another_one() -> None:

@@ -441,6 +441,46 @@ async def test_a_place_without_a_name_is_copied_at_the_next_heartbeat(pool: Pool
         assert await numbers(client, 1) == [2]
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_stream_that_begins_anew_gives_all_sessions_new_places(pool: Pool, qos: int) -> None:
+    """The primary has forgotten the sessions of the links: without a change of it, no session would be copied again."""
+    for member in (pool.first, pool.second):
+        member.recent.note_connection(LINK, epoch=1)
+    pool.mark()
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=qos)
+        pool.publish(0, 2)
+        assert await numbers(client, 2) == [0, 1]
+    await gone(pool.first)
+    await pool.first.settle()
+    for member in (pool.first, pool.second):
+        member.recent.note_connection(LINK, epoch=2)
+    pool.mark()
+    await pool.first.settle()
+    assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+
+
+async def test_a_place_that_the_other_member_does_not_know_is_replaced_at_the_next_look_anew(pool: Pool) -> None:
+    """That one's connection broke off where the session goes on, so the place has no name there."""
+    async with connected(pool.first) as client:
+        await client.subscribe(b"t", qos=2)
+        pool.second.recent.note_connection(LINK, epoch=1)
+        pool.publish(0, 2)
+        assert await numbers(client, 2) == [0, 1]
+    await gone(pool.first)
+    await pool.first.settle()
+    assert pool.second.inherit_from(pool.first, "c") == [Inherited.NOT_HELD]
+    interruptions = pool.second.recent.interruptions
+    pool.mark()
+    assert pool.second.recent.interruptions == interruptions + 1
+    pool.first.copies.look_anew()
+    await pool.first.settle()
+    assert pool.second.inherit_from(pool.first, "c") == [Inherited.HERE]
+    pool.publish(2, 3)
+    async with connected(pool.second) as client:
+        assert await numbers(client, 1) == [2]
+
+
 async def test_messages_that_are_not_held_any_more_are_not_skipped(pool: Pool) -> None:
     """Neither those that wait nor those in flight."""
     small = Member(history_bytes=20_000)
