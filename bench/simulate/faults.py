@@ -13,8 +13,8 @@ from bench.simulate.pool import DEAD_AFTER_S, Member, Pool
 
 __all__ = ["KINDS", "Faults"]
 
-KINDS: Final = (*["kill"] * 5, *["pause", "cut", "restart"] * 2, "clock", "primary", "disk")
-_SUDDEN: Final = frozenset(("kill", "pause", "cut"))
+KINDS: Final = (*["kill"] * 5, *["pause", "cut", "restart"] * 2, "clock", "primary", "disk", "outage")
+_SUDDEN: Final = frozenset(("kill", "pause", "cut", "outage"))
 """Kinds with which a member may end, or be taken for dead, before it has told what it did."""
 _AWAY: Final = _SUDDEN | {"restart"}
 """Kinds with which the sessions of a member, or the copies that it keeps, may go."""
@@ -24,6 +24,8 @@ _STEPS: Final = 400
 """Callbacks of a member after which a fault comes at most."""
 _WORDS: Final = 10
 """Pieces that a member has sent to clients after which a fault comes at most."""
+_MOVES: Final = 3
+"""Sessions that go from a member, or come to it, after which a fault comes at most."""
 _MOMENT_S: Final = 1.0
 """Time after which a fault comes though the member neither works nor speaks."""
 _OVERLAP: Final = 0.25
@@ -49,8 +51,12 @@ class Faults:
         self._pool, self._tell = pool, tell
         self._draw = draw = random.Random(f"{seed} faults")
         self._kinds = draw.sample(kinds, min(len(kinds), draw.randint(1, _KINDS_MAX)))
-        self.overlap = draw.random() < _OVERLAP
+        self._overlap = draw.random() < _OVERLAP
+        has_disks = all(member.has_disk for member in pool.members)
+        self.may_lose = self._overlap or ("outage" in self._kinds and not has_disks)
         """True if two members may be away at a time: then a session may be lost, of which the client is told."""
+        self.moving: set[str] = set()
+        """Clients without a connection when all members were killed: one that moves is on no disk for a moment."""
         self.sudden = not _SUDDEN.isdisjoint(self._kinds)
         """True if a member may end, or be taken for dead, before it has told what it did."""
 
@@ -65,7 +71,7 @@ class Faults:
         draw = self._draw
         for _ in range(draw.randint(1, _ROUNDS_MAX)):
             await asyncio.sleep(draw.uniform(0.0, 0.5))
-            others = self._kinds if self.overlap else [kind for kind in self._kinds if kind not in _AWAY]
+            others = self._kinds if self._overlap else [kind for kind in self._kinds if kind not in _AWAY]
             kinds = [draw.choice(each) for each in (self._kinds, others) if each]
             shuffled = draw.sample(self._pool.members, len(self._pool.members))
             members = sorted(shuffled, key=attrgetter("sessions"), reverse=True)
@@ -87,18 +93,20 @@ class Faults:
         A moment by the clock would nearly always fall between its bursts of work.
         """
         machine, begun = member.machine, asyncio.Event()
-        by = self._draw.choice(("time", "steps", "words", "words"))
+        by = self._draw.choice(("time", "steps", "words", "words", "moves", "moves"))
         if machine is None or by == "time":
             return
         machine.on_steps = begun.set
         if by == "steps":
             machine.steps_left = self._draw.randint(1, _STEPS)
+        elif by == "moves":
+            machine.moves_left = self._draw.randint(1, _MOVES)
         else:
             machine.words_left = self._draw.randint(1, _WORDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOMENT_S):
                 await begun.wait()
-        machine.steps_left = machine.words_left = 0
+        machine.steps_left = machine.words_left = machine.moves_left = 0
 
     async def _kill(self, member: Member, lasts_s: float) -> None:
         loses = member.forces_all and self._draw.random() < 0.5
@@ -107,6 +115,19 @@ class Faults:
         await asyncio.sleep(lasts_s)
         self._tell(member.name, "FAULT starts")
         member.start()
+
+    async def _outage(self, _: Member, lasts_s: float) -> None:
+        """Kill all members at a time: what is left of sessions is on their disks."""
+        killed = [member for member in self._pool.members if member.machine is not None]
+        self.moving |= {client.client_id for client in self._pool.clients if not client.connected}
+        loses = all(member.forces_all for member in killed) and self._draw.random() < 0.5
+        self._tell("pool", f"FAULT {'all lose their power' if loses else 'all killed'} for {lasts_s:.3f} s")
+        for member in killed:
+            member.kill(self._draw, loses=loses)
+        await asyncio.sleep(lasts_s)
+        self._tell("pool", "FAULT all start")
+        for member in killed:
+            member.start()
 
     async def _restart(self, member: Member, lasts_s: float) -> None:
         self._tell(member.name, "FAULT is stopped in order")

@@ -55,6 +55,8 @@ class Machine:
         """Callbacks until `on_steps` is called; below 1 for never."""
         self.words_left = 0
         """Pieces that it sends to clients until `on_steps` is called; below 1 for never."""
+        self.moves_left = 0
+        """Sessions that go or come until `on_steps` is called; below 1 for never."""
         self.on_steps: Callable[[], None] = _nothing
         self.context = copy_context()
         """Context of the callbacks that belong to it."""
@@ -70,6 +72,13 @@ class Machine:
         if self.words_left > 0:
             self.words_left -= 1
             if not self.words_left:
+                self.on_steps()
+
+    def move(self) -> None:
+        """Note that a session is about to go, or has come."""
+        if self.moves_left > 0:
+            self.moves_left -= 1
+            if not self.moves_left:
                 self.on_steps()
 
     def pause(self) -> None:

@@ -21,6 +21,8 @@ from fanout.pool.peer_client import PeerClient
 
 __all__ = ["Calls", "SimulatedClock", "patched"]
 
+_COMMIT = "/pool/commit"
+"""Path of the request with which a session changes its member."""
 _DUPLICATED = 0.02
 """Share of the requests between members that come a second time."""
 
@@ -72,9 +74,13 @@ class Calls:
             network.travel(machine, here, answer_comes, document)
 
         def request_comes() -> None:
+            if path == _COMMIT:
+                machine.move()
             machine.run(answer(), name=f"call {path}")
 
         def answer_comes(document: tuple[int, bytes]) -> None:
+            if path == _COMMIT:
+                here.move()
             if not answered.done():
                 answered.set_result(document)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from bench.processes import link, pool_section, selector
+from bench.roaming.client import RoamingClient
 from bench.simulate.disks import Disk
 from bench.simulate.loop import Machine
 from bench.simulate.network import Network, NetworkLoop
@@ -31,6 +32,10 @@ DEAD_AFTER_S: Final = 1.5
 """`pool.dead_after_s` of the members: half of the default, so that less time is simulated in which nothing happens."""
 _NAMED_S: Final = DEAD_AFTER_S / 2
 """Time after which a new process has sent heartbeats: nobody can use the copies that it makes before."""
+_DISKS: Final = ((False, False), (False, False), (True, False), (True, True))
+"""Whether values and sessions of a member are on disk, and each transaction is forced."""
+_ALIKE: Final = 0.25
+"""Share of the pools in which all members have a disk of one kind: they have their sessions after an outage."""
 TOPICS: Final = "roam/#"
 """Selectors of the members."""
 
@@ -38,18 +43,28 @@ TOPICS: Final = "roam/#"
 class Member:
     """One member: a node, and the processes that it has had."""
 
-    def __init__(self, pool: Pool, number: int, *, size: int, draw: random.Random, directory: Path) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        number: int,
+        *,
+        size: int,
+        disk: tuple[bool, bool] | None,
+        draw: random.Random,
+        directory: Path,
+    ) -> None:
         """Describe it.
 
         Args:
             pool: Its pool.
             number: Its place in the pool, from 0.
             size: Members of the pool.
+            disk: What it has on disk; None to draw it.
             draw: Decides what it has on disk.
             directory: For its files.
         """
         self.name = f"edge-{number + 1}"
-        self.has_disk, self.forces_all = draw.choice(((False, False), (False, False), (True, False), (True, True)))
+        self.has_disk, self.forces_all = draw.choice(_DISKS) if disk is None else disk
         """True if its values and sessions are on disk; whether each transaction is forced before it counts."""
         self.clock_step_ns = 0
         """Difference of its clock to the true time, through all of its processes."""
@@ -157,10 +172,12 @@ class Pool:
         self.primary = Primary(lambda line: tell("primary", line))
         self.primary_machine: Machine | None = None
         self.draw = draw = random.Random(f"{seed} pool")
+        disk = draw.choice(_DISKS[2:]) if draw.random() < _ALIKE else None
         self.members = [
-            Member(self, number, size=size, draw=draw, directory=directory / str(number)) for number in range(size)
+            Member(self, number, size=size, disk=disk, draw=draw, directory=directory / str(number))
+            for number in range(size)
         ]
-        self.client_ids: tuple[str, ...] = ()
+        self.clients: Sequence[RoamingClient] = ()
         """Clients that have a session: one of the members has it once the pool is whole."""
         self.inexact: set[str] = set()
         """Clients whose sessions moved and were divided by no marker: messages may be lost or come twice."""
@@ -227,7 +244,7 @@ class Pool:
 
     def _is_whole(self) -> bool:
         return all(_is_whole(member, len(self.members)) for member in self.members) and all(
-            any(member.owns(client_id) for member in self.members) for client_id in self.client_ids
+            any(member.owns(client.client_id) for member in self.members) for client in self.clients
         )
 
 

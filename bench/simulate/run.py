@@ -142,7 +142,7 @@ class _Run:
             machine.context.run(client.start)
         async with asyncio.timeout(_START_S):
             await asyncio.gather(*(one.subscribed.wait() for one in clients))
-        pool.client_ids = tuple(client.client_id for client in clients)
+        pool.clients = clients
         publishing = asyncio.ensure_future(self._publish(draw.uniform(0.05, 0.2)))
         try:
             await self._faults.inject()
@@ -159,7 +159,7 @@ class _Run:
             client.subscriber.received = [one for one in client.subscriber.received if one.number != _BEFORE]
         sent = [message for client in clients for message in client.sent]
         subscribers = {client.client_id: client.subscriber for client in clients}
-        verdict = judge(sent, subscribers, kills=self._faults.sudden or self._faults.overlap)
+        verdict = judge(sent, subscribers, kills=self._faults.sudden or self._faults.may_lose)
         self.findings += (one for one in verdict.findings if not self._is_told(one, verdict))
         for message in sent:
             times = self._pool.primary.taken[payload_of(message)]
@@ -170,15 +170,18 @@ class _Run:
         """Return whether something may happen, and is told or counted then.
 
         A session that moves while a link is down is divided by no marker: messages may be lost or doubled. A session
-        may be lost when two members fail at a time; what its publisher sends again then may come twice. And a member
-        warns that messages may be lost when the primary fails while it compares.
+        may be lost when two members fail at a time, or all of them while it moves; what its publisher sends again then
+        may come twice. And a member warns that messages may be lost when the primary fails while it compares.
         """
         is_lost = " never got " in finding
         if is_lost and self._pool.says_lost:
             return True
-        if finding.split(maxsplit=1)[0] in self._pool.inexact and (is_lost or " times, at " in finding):
+        client_id = finding.split(maxsplit=1)[0]
+        if client_id in self._pool.inexact and (is_lost or " times, at " in finding):
             return True
-        return self._faults.overlap and ("lost its session" in finding or (is_lost and not verdict.lost))
+        if client_id in self._faults.moving and (is_lost or "lost its session" in finding):
+            return True
+        return self._faults.may_lose and ("lost its session" in finding or (is_lost and not verdict.lost))
 
     def _make_clients(self, count: int) -> list[str]:
         names = [f"client-{number}" for number in range(count)]
@@ -193,7 +196,7 @@ class _Run:
                 figures=self._figures,
                 kills=self._faults.sudden,
                 steps_max=80,
-                retains=not self._faults.overlap,  # a session that begins anew gets retained messages again
+                retains=not self._faults.may_lose,  # a session that begins anew gets retained messages again
             )
             client.tell, client.primary, client.untrue = self._tell, self._pool.primary, self.findings
             self._clients.append((Machine(name, self._pool.loop, is_client=True), client))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.simulate.command import run_seeds
-from bench.simulate.faults import KINDS
+from bench.simulate.disks import SimulatedStore
 from bench.simulate.run import Outcome
 from fanout.durable.copying.inheritance import Inheritance
 from fanout.durable.moving.fence import Fence
@@ -21,6 +21,7 @@ from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.link.link import Link
 from fanout.mqtt.reason_codes import ReasonCode
+from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Update
 from fanout.server.session.exported_session import ExportedSession
@@ -98,6 +99,28 @@ def _keep_nothing_given() -> None:
     SessionLedger.keep_given = keep_given  # type: ignore[method-assign]
 
 
+def _need_no_witness() -> None:
+    """Let a member that is cut off from the primary too take the others for dead."""
+    look = FailureDetector.look
+
+    def looked(
+        self: FailureDetector, others: Iterable[LifeSigns], *, own_sent_s: Sequence[float | None], now_s: float
+    ) -> None:
+        look(self, others, own_sent_s=[now_s], now_s=now_s)
+
+    FailureDetector.look = looked  # type: ignore[method-assign]
+
+
+def _force_nothing() -> None:
+    """Let a member count what it has written though its disk was not forced to take it."""
+    init = SimulatedStore.__init__
+
+    def made(self: SimulatedStore, path: Path, **options: Any) -> None:
+        init(self, path, **{**options, "sync": "interval"})
+
+    SimulatedStore.__init__ = made  # type: ignore[method-assign]
+
+
 def _correct_nothing() -> None:
     """Let links take a retained set for equal where they have values of its topics."""
     apply = Replica.apply
@@ -128,7 +151,9 @@ def test_seeds() -> None:
         (_inherit_nothing, ("kill", "restart"), (1,), "the pool is never whole"),
         (_forget_received, ("restart",), (2, 3), "at QoS 2 2 times"),
         (_forget_released, ("restart",), (2,), "a client is not done"),
-        (_keep_nothing_given, KINDS, (34,), "lost its session"),
+        (_keep_nothing_given, ("kill",), (12, 22), "lost its session"),
+        (_need_no_witness, ("cut",), (15, 18), "at QoS 2 2 times"),
+        (_force_nothing, ("outage",), (4, 28), "lost its session"),
         (_correct_nothing, ("kill", "restart"), (2, 3), "has other values of"),
     ],
 )
