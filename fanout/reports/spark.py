@@ -18,11 +18,12 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from fanout.errors import ExtraMissing, ReportError
 from fanout.installation import install_command
-from fanout.reports.java import Java, find_java
+from fanout.reports.java import find_java
 from fanout.reports.session.sail import sail_server
 from fanout.reports.session.utc import in_utc
 
@@ -239,8 +240,7 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     with tempfile.TemporaryFile() as launch_log:
         try:
             if SparkContext._gateway is None:
-                java = find_java()
-                _prepare_environment(java, master=settings["spark.master"])
+                _prepare_environment(find_java(), master=settings["spark.master"])
                 # Everything that the JVM would print (its own warnings, log4j) goes to a file, whose end is
                 # shown when the start fails. The running JVM keeps the file after it is closed here. HotSpot
                 # prints on standard output, which may be where a report's JSON goes.
@@ -269,10 +269,10 @@ def _start(settings: Mapping[str, str]) -> SparkSession:
     return SparkSession(context)
 
 
-def _prepare_environment(java: Java, *, master: str) -> None:
+def _prepare_environment(java_home: Path | None, *, master: str) -> None:
     """Tell Spark's launcher which Java and which address to use; it reads the environment only."""
-    if java.home is not None:
-        os.environ["JAVA_HOME"] = str(java.home)
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = str(java_home)
     else:
         os.environ.pop("JAVA_HOME", None)
     if is_local(master):

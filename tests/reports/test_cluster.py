@@ -87,7 +87,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
     directory = tmp_path_factory.mktemp("cluster")
     home = Path(pyspark.__file__).parent
-    java = find_java()
+    java_home = find_java()
     environment = os.environ | {
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -99,8 +99,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": "/nonexistent",
     }
-    if java.home is not None:
-        environment["JAVA_HOME"] = str(java.home)
+    if java_home is not None:
+        environment["JAVA_HOME"] = str(java_home)
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, kind: str, *arguments: str) -> Path:

@@ -54,10 +54,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
     directory, port = tmp_path_factory.mktemp("connect"), free_port()
     home = Path(pyspark.__file__).parent
-    java = find_java()
+    java_home = find_java()
     environment = os.environ | {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
-    if java.home is not None:
-        environment["JAVA_HOME"] = str(java.home)
+    if java_home is not None:
+        environment["JAVA_HOME"] = str(java_home)
     command = [str(home / "bin" / "spark-class"), "org.apache.spark.deploy.SparkSubmit", "--master", "local[2]"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     command += ["--driver-java-options", SHORT_RUN_SETTINGS["spark.driver.extraJavaOptions"]]
