@@ -22,22 +22,7 @@ from fanout.reports.render.table import (
     text,
 )
 from fanout.reports.render.wording import NBSP, count, counted, percentage, printable, timestamp
-from fanout.reports.values.findings import (
-    ApartTopic,
-    ConvergenceSection,
-    ConvergenceSet,
-    HeldValue,
-    LinkEpoch,
-    LinkSnapshots,
-    Member,
-    PrefixTraffic,
-    SnapshotSection,
-    SourceTraffic,
-    StalledTopic,
-    StallFigures,
-    StallSection,
-    TrafficSection,
-)
+from fanout.reports.values import findings
 
 __all__ = ["convergence", "lacking_said", "snapshots", "stalls", "traffic"]
 
@@ -45,42 +30,42 @@ _EPOCH_TONES: dict[str, Tone] = {"ready": "", "pending": "dim", "never": "bad"}
 
 
 class _MemberOf(NamedTuple):
-    of: ConvergenceSet
-    member: Member
+    of: findings.ConvergenceSet
+    member: findings.Member
 
 
 class _ValueOf(NamedTuple):
-    topic: ApartTopic
-    value: HeldValue
+    topic: findings.ApartTopic
+    value: findings.HeldValue
 
 
-def lacking_said(topic: StalledTopic) -> str:
+def lacking_said(topic: findings.StalledTopic) -> str:
     """Return how many updates came elsewhere since: at least, where no stamp tells the first of them."""
     return (f"≥{NBSP}" if topic.basis == "unstamped" else "") + count(topic.lacking)
 
 
-def _member_of(one: _MemberOf) -> Member:
+def _member_of(one: _MemberOf) -> findings.Member:
     return one.member
 
 
-def _value_of(one: _ValueOf) -> HeldValue:
+def _value_of(one: _ValueOf) -> findings.HeldValue:
     return one.value
 
 
-def _ready(epoch: LinkEpoch) -> Cell:
+def _ready(epoch: findings.LinkEpoch) -> Cell:
     shown = epoch.verdict if epoch.ready is None else timestamp(epoch.ready)
     return Cell(shown, _EPOCH_TONES[epoch.verdict])
 
 
-def _selector(one: ConvergenceSet) -> Cell:
+def _selector(one: findings.ConvergenceSet) -> Cell:
     return selector_cell(one.filter, one.exclude)
 
 
-def _same(one: ConvergenceSet) -> Cell:
+def _same(one: findings.ConvergenceSet) -> Cell:
     return Cell(count(one.equal), "" if one.equal is None or one.apart or one.unknown else "good")
 
 
-_LINKS: Final[tuple[Column[LinkSnapshots], ...]] = (
+_LINKS: Final[tuple[Column[findings.LinkSnapshots], ...]] = (
     *LINK,
     number("epochs", lambda one: one.epochs),
     Column("ready", lambda one: Cell(count(one.ready), "" if one.ready else "bad")),
@@ -94,7 +79,7 @@ _LINKS: Final[tuple[Column[LinkSnapshots], ...]] = (
     number("tear-downs", lambda one: one.tear_downs, ""),
 )
 
-_EPOCHS: Final[tuple[Column[LinkEpoch], ...]] = (
+_EPOCHS: Final[tuple[Column[findings.LinkEpoch], ...]] = (
     *LINK,
     moment("began", lambda one: one.begin),
     Column("ready (UTC)", _ready, numeric=False),
@@ -107,7 +92,7 @@ _EPOCHS: Final[tuple[Column[LinkEpoch], ...]] = (
     moment("last event", lambda one: one.last),
 )
 
-_SETS: Final[tuple[Column[ConvergenceSet], ...]] = (
+_SETS: Final[tuple[Column[findings.ConvergenceSet], ...]] = (
     Column("selector", _selector, numeric=False),
     text("basis", lambda one: one.basis),
     number("members", lambda one: len(one.members)),
@@ -134,7 +119,7 @@ _APART: Final[tuple[Column[_ValueOf], ...]] = (
     Column("value", lambda one: Cell(one.value.digest) if one.value.digest else Cell("none", "bad"), numeric=False),
 )
 
-_STALLS: Final[tuple[Column[StallFigures], ...]] = (
+_STALLS: Final[tuple[Column[findings.StallFigures], ...]] = (
     *PLACE,
     text("basis", lambda one: one.basis),
     number("current", lambda one: one.current),
@@ -145,7 +130,7 @@ _STALLS: Final[tuple[Column[StallFigures], ...]] = (
     length("longest", lambda one: one.most_behind_s),
 )
 
-_STALLED: Final[tuple[Column[StalledTopic], ...]] = (
+_STALLED: Final[tuple[Column[findings.StalledTopic], ...]] = (
     *PLACE,
     text("topic", lambda one: one.topic),
     Column(
@@ -160,7 +145,7 @@ _STALLED: Final[tuple[Column[StalledTopic], ...]] = (
 )
 
 
-def snapshots(section: SnapshotSection | None) -> list[Table]:
+def snapshots(section: findings.SnapshotSection | None) -> list[Table]:
     """Return the epochs of each link in numbers, and the latest of them; nothing where that is not reported."""
     if section is None:
         return []
@@ -171,7 +156,7 @@ def snapshots(section: SnapshotSection | None) -> list[Table]:
     ]
 
 
-def convergence(section: ConvergenceSection | None) -> list[Table]:
+def convergence(section: findings.ConvergenceSection | None) -> list[Table]:
     """Return what the nodes of each selector hold, and where they differ; nothing where that is not reported."""
     if section is None:
         return []
@@ -191,7 +176,7 @@ def convergence(section: ConvergenceSection | None) -> list[Table]:
     ]
 
 
-def stalls(section: StallSection | None) -> list[Table]:
+def stalls(section: findings.StallSection | None) -> list[Table]:
     """Return how many topics stopped at each selector, and which; nothing where that is not reported."""
     if section is None:
         return []
@@ -206,16 +191,16 @@ def stalls(section: StallSection | None) -> list[Table]:
     ]
 
 
-def traffic(section: TrafficSection | None) -> list[Table]:
+def traffic(section: findings.TrafficSection | None) -> list[Table]:
     """Return what was published, in all and by prefix; nothing where that is not reported."""
     if section is None:
         return []
     bounds = {source.source: "" if source.exact else f"≥{NBSP}" for source in section.sources}
 
-    def bounded(name: str, get: Callable[[Any], int]) -> Column[SourceTraffic | PrefixTraffic]:
+    def bounded(name: str, get: Callable[[Any], int]) -> Column[findings.SourceTraffic | findings.PrefixTraffic]:
         return Column(name, lambda one: Cell(bounds[one.source] + count(get(one))))
 
-    sources: tuple[Column[SourceTraffic], ...] = (
+    sources: tuple[Column[findings.SourceTraffic], ...] = (
         text("seen by", lambda one: one.source),
         text("basis", lambda one: one.basis),
         bounded("updates", lambda one: one.updates),
@@ -224,7 +209,7 @@ def traffic(section: TrafficSection | None) -> list[Table]:
         number("prefixes", lambda one: one.prefixes),
         number("pending", lambda one: one.pending, ""),
     )
-    prefixes: tuple[Column[PrefixTraffic], ...] = (
+    prefixes: tuple[Column[findings.PrefixTraffic], ...] = (
         text("seen by", lambda one: one.source),
         text("prefix", lambda one: one.prefix),
         bounded("updates", lambda one: one.updates),
@@ -243,7 +228,7 @@ def traffic(section: TrafficSection | None) -> list[Table]:
     ]
 
 
-def _publishers(prefix: PrefixTraffic) -> str:
+def _publishers(prefix: findings.PrefixTraffic) -> str:
     known = [
         f"{printable(one.node)} ({percentage(100 * one.updates / prefix.updates)})"
         for one in prefix.publishers

@@ -21,24 +21,13 @@ from fanout.reports.render.table import (
     text,
 )
 from fanout.reports.render.wording import NBSP, count, duration, printable
-from fanout.reports.values.document import (
-    Attempt,
-    ClockDifference,
-    CorrectedLag,
-    HopLag,
-    LogSummary,
-    PrefixLag,
-    Propagation,
-    ReadySummary,
-    Report,
-    RoundTrip,
-)
+from fanout.reports.values import document
 from fanout.reports.values.figures import Distribution
 
 __all__ = ["attempts", "clocks", "heartbeat", "hops", "logs", "propagation", "ready", "slowest_prefixes"]
 
 
-def _clock(clock: ClockDifference) -> str:
+def _clock(clock: document.ClockDifference) -> str:
     """Return in words how far a clock is from the one that stamped, or how far at most or at least."""
     if clock.at_least_us is not None and clock.at_least_us <= 0 <= clock.at_most_us:
         return "no difference seen"
@@ -49,15 +38,15 @@ def _clock(clock: ClockDifference) -> str:
     return f"at least {how_far}" if known_us < 0 else f"at most {how_far}"
 
 
-def _shown(one: Propagation | PrefixLag) -> Distribution | CorrectedLag:
+def _shown(one: document.Propagation | document.PrefixLag) -> Distribution | document.CorrectedLag:
     """Return the times with the difference of the clocks taken out, where it is known."""
     return one.lag if one.corrected is None else one.corrected
 
 
 def _late(
-    name: str, get: Callable[[Distribution | CorrectedLag], int | None], *, optional: bool = False
-) -> Column[Propagation | PrefixLag]:
-    def cell(one: Propagation | PrefixLag) -> Cell:
+    name: str, get: Callable[[Distribution | document.CorrectedLag], int | None], *, optional: bool = False
+) -> Column[document.Propagation | document.PrefixLag]:
+    def cell(one: document.Propagation | document.PrefixLag) -> Cell:
         time_us = get(_shown(one))
         # A negative time is one of two clocks that differ.
         return Cell(duration(time_us), "fair" if time_us is not None and time_us < 0 else "")
@@ -65,15 +54,15 @@ def _late(
     return Column(name, cell, optional=optional)
 
 
-def _hop_updates(hop: HopLag) -> Cell:
+def _hop_updates(hop: document.HopLag) -> Cell:
     return Cell(count(hop.updates), "fair" if hop.updates_before not in (None, hop.updates) else "")
 
 
-def _clock_precision(clock: ClockDifference) -> Cell:
+def _clock_precision(clock: document.ClockDifference) -> Cell:
     return accuracy_cell(None if clock.at_least_us is None else (clock.at_most_us - clock.at_least_us + 1) // 2)
 
 
-_LATE: Final[tuple[Column[Propagation | PrefixLag], ...]] = (
+_LATE: Final[tuple[Column[document.Propagation | document.PrefixLag], ...]] = (
     number("updates", lambda one: one.lag.rows),
     _late("mean", lambda lag: lag.mean_us, optional=True),
     _late("half within", lambda lag: lag.p50_us),
@@ -84,20 +73,20 @@ _LATE: Final[tuple[Column[Propagation | PrefixLag], ...]] = (
     delay("99 % as the clocks say", lambda one: one.lag.p99_us, "dim"),
 )
 
-_PROPAGATION: Final[tuple[Column[Propagation], ...]] = (
+_PROPAGATION: Final[tuple[Column[document.Propagation], ...]] = (
     *PLACE,
     text("stamped by", lambda one: one.stamped_by),
     *_LATE,
 )
 
-_SLOWEST: Final[tuple[Column[PrefixLag], ...]] = (
+_SLOWEST: Final[tuple[Column[document.PrefixLag], ...]] = (
     *LINK,
     text("stamped by", lambda one: one.stamped_by),
     text("prefix", lambda one: one.prefix),
     *_LATE,
 )
 
-_HOPS: Final[tuple[Column[HopLag], ...]] = (
+_HOPS: Final[tuple[Column[document.HopLag], ...]] = (
     text("from", lambda one: one.from_node),
     text("to", lambda one: one.to_node),
     text("stamped by", lambda one: one.stamped_by),
@@ -108,7 +97,7 @@ _HOPS: Final[tuple[Column[HopLag], ...]] = (
     delay("as the clocks say", lambda one: one.mean_us, "dim"),
 )
 
-_HEARTBEAT: Final[tuple[Column[RoundTrip], ...]] = (
+_HEARTBEAT: Final[tuple[Column[document.RoundTrip], ...]] = (
     *LINK,
     number("heartbeats", lambda one: one.lag.rows),
     delay("least", lambda one: one.lag.least_us),
@@ -118,14 +107,14 @@ _HEARTBEAT: Final[tuple[Column[RoundTrip], ...]] = (
     delay("most", lambda one: one.lag.most_us),
 )
 
-_CLOCKS: Final[tuple[Column[ClockDifference], ...]] = (
+_CLOCKS: Final[tuple[Column[document.ClockDifference], ...]] = (
     *LINK,
     Column("its clock is", lambda one: Cell(_clock(one)), numeric=False),
     Column("accurate to", _clock_precision),
     text("compared with", lambda one: one.stamped_by),
 )
 
-_READY: Final[tuple[Column[ReadySummary], ...]] = (
+_READY: Final[tuple[Column[document.ReadySummary], ...]] = (
     *LINK,
     number("connects", lambda one: one.attempts),
     Column("became ready", lambda one: Cell(count(one.ready), "" if one.ready else "bad")),
@@ -137,7 +126,7 @@ _READY: Final[tuple[Column[ReadySummary], ...]] = (
     number("tear-downs", lambda one: one.tear_downs, ""),
 )
 
-_ATTEMPTS: Final[tuple[Column[Attempt], ...]] = (
+_ATTEMPTS: Final[tuple[Column[document.Attempt], ...]] = (
     *LINK,
     moment("connecting", lambda one: one.connecting),
     moment("live", lambda one: one.live),
@@ -146,7 +135,7 @@ _ATTEMPTS: Final[tuple[Column[Attempt], ...]] = (
     text("evidence", lambda one: one.evidence),
 )
 
-_LOGS: Final[tuple[Column[LogSummary], ...]] = (
+_LOGS: Final[tuple[Column[document.LogSummary], ...]] = (
     text("node", lambda one: one.node),
     text("role", lambda one: one.role),
     moment("from", lambda one: one.begin, decimals=0),
@@ -160,7 +149,7 @@ _LOGS: Final[tuple[Column[LogSummary], ...]] = (
 )
 
 
-def propagation(report: Report) -> Table:
+def propagation(report: document.Report) -> Table:
     """Return the table of the propagation times."""
     note = (
         "From an update's stamp to its logging at the node. The difference of the two clocks is taken out where it is "
@@ -181,7 +170,7 @@ def propagation(report: Report) -> Table:
     return build("propagation", "Propagation time", _PROPAGATION, report.lag.propagation, note)
 
 
-def hops(report: Report) -> Table:
+def hops(report: document.Report) -> Table:
     """Return the table of the hops of chains."""
     note = (
         "The mean at the second node less the mean at the first, of the selectors that both have. It is the time of "
@@ -190,19 +179,19 @@ def hops(report: Report) -> Table:
     return build("hop-times", "Where on the way", _HOPS, report.lag.hops, note)
 
 
-def slowest_prefixes(report: Report) -> Table:
+def slowest_prefixes(report: document.Report) -> Table:
     """Return the list of the topic prefixes whose updates took longest."""
     note = "By the first levels of the topic, over the selectors of a link; the slowest first."
     return build_list("slowest-prefixes", "Propagation time by prefix", _SLOWEST, report.lag.prefixes, note)
 
 
-def heartbeat(report: Report) -> Table:
+def heartbeat(report: document.Report) -> Table:
     """Return the table of the heartbeats' round trips."""
     note = "The link's own message to the primary and back, by one clock."
     return build("heartbeat", "Heartbeat round trip", _HEARTBEAT, report.lag.heartbeat, note)
 
 
-def clocks(report: Report) -> Table:
+def clocks(report: document.Report) -> Table:
     """Return the table of the differences between clocks."""
     note = (
         "The quickest update says how far ahead a clock is at most, since nothing arrives before it was stamped. The "
@@ -213,13 +202,13 @@ def clocks(report: Report) -> Table:
     return build("clocks", "Clock differences", _CLOCKS, differences, note)
 
 
-def ready(report: Report) -> Table:
+def ready(report: document.Report) -> Table:
     """Return the table of the times from connect to ready."""
     note = "From entering connecting to entering live; topics and evidence are those of the latest."
     return build("ready", "Time from connect to ready", _READY, report.ready.links, note)
 
 
-def attempts(report: Report) -> Table:
+def attempts(report: document.Report) -> Table:
     """Return the table of each time a link became ready."""
     found = report.ready.attempts
     # One line for each link says nothing that the table before does not, and epochs say more.
@@ -227,7 +216,7 @@ def attempts(report: Report) -> Table:
     return build_list("attempts", "Each time a link became ready", _ATTEMPTS, None if told else found)
 
 
-def logs(report: Report) -> Table:
+def logs(report: document.Report) -> Table:
     """Return the table of the logs that were read."""
     note = "By each node's own clock. Open: the log does not end with a stop in good order."
     return build("logs", "The logs", _LOGS, report.logs, note)
