@@ -31,9 +31,10 @@ from fanout.durable.ownership.ports import HERE, CopyFigures, Heirs, OtherMember
 from fanout.pool.membership import AskFailed
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["CALL_S", "Inheritance"]
+__all__ = ["CALL_S", "LOOK_S", "Inheritance"]
 
-_LOOK_S: Final = 0.05
+LOOK_S: Final = 0.05
+"""Time between two looks at the members."""
 _TURN_S: Final = 0.05
 """Time in one turn of the event loop for sessions that go on. A member that is busy for longer would be taken for
 silent.
@@ -116,21 +117,15 @@ class Inheritance:
             other.name == holder and not other.is_dead and other.instance == instance for other in self._others.states()
         )
 
-    async def run(self) -> None:
-        """Look for holders that are gone, until cancelled."""
-        try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                self._look()
-        finally:
-            tasks = [gone.task for gone in self._gone.values() if gone.task is not None]
-            if self._given_task is not None:
-                tasks.append(self._given_task)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def cancel(self) -> None:
+        """Ask for nothing any more."""
+        tasks = [task for task in (self._given_task, *(gone.task for gone in self._gone.values())) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Look for holders that are gone, and let their sessions go on; to be called again and again."""
         states = {other.name: other for other in self._others.states()}
         now_s = self._clock.monotonic()
         for name in self._taken.members:
@@ -189,7 +184,7 @@ class Inheritance:
             if not part:
                 break
             if not await self._inherit(holder, instance, part):
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(LOOK_S)
             await asyncio.sleep(0)
         self._logger.warning(
             "sessions of a dead member go on here",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from structlog.typing import FilteringBoundLogger
 
-from fanout.durable.copying.inheritance import CALL_S, Inheritance
+from fanout.durable.copying.inheritance import CALL_S, LOOK_S, Inheritance
 from fanout.durable.copying.sent_copies import SentCopies
 from fanout.durable.ownership.copy_messages import (
     CopyAnswer,
@@ -98,10 +98,15 @@ class PoolCopies:
         return figures
 
     async def run(self) -> None:
-        """Place copies, and inherit, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.sent.run(), name="session-copies")
-            group.create_task(self.inheritance.run(), name="session-inheritance")
+        """Look at the members again and again, to place copies anew and to inherit, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                self.sent.look()
+                self.inheritance.look()
+        finally:
+            self.sent.cancel()
+            await self.inheritance.cancel()
 
     # For the other members: the handlers of their requests.
 

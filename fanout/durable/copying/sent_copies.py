@@ -57,7 +57,6 @@ _ANSWER_BYTES: Final = 256 * 1024
 """Bytes that an answer may have in any case: an epoch for each copy."""
 _ANSWER_FACTOR: Final = 6
 """Bytes of a Client Identifier in the answer, in JSON, for one in the call."""
-_LOOK_S: Final = 0.05
 _RETRY_S: Final = 1.0
 """Time after which sessions that nobody could keep are copied once more; twice as long each time that is in vain."""
 _RETRY_S_MAX: Final = 60.0
@@ -311,19 +310,13 @@ class SentCopies:
         oldest = next(iter(self._under_way), None)
         return 0.0 if oldest is None else self._clock.monotonic() - oldest.since_s
 
-    async def run(self) -> None:
-        """Place copies anew as members come and go, until cancelled."""
-        try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                self._look()
-        finally:
-            for outbox in self._outboxes.values():
-                outbox.task.cancel()
+    def cancel(self) -> None:
+        """Send nothing any more."""
+        for outbox in self._outboxes.values():
+            outbox.task.cancel()
 
-    # Its own.
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Place copies anew as members come and go; to be called again and again."""
         now_s = self._clock.monotonic()
         for outbox in self._outboxes.values():
             if outbox.task.done():
@@ -354,6 +347,8 @@ class SentCopies:
                 del self._again[session]
             self.copy_again(session.client_id for session in again if self._is_copied(session))
         self._claims.tell()
+
+    # Its own.
 
     def _look_at_keepers(self, now_s: float) -> None:
         """Make copies again that a member has no longer, and move copies once the members are steady."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.durable.copying import inheritance, sent_copies
+from fanout.durable.copying import inheritance, pool_copies
 
 
 @pytest.fixture(autouse=True)
 def _looks_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sent_copies, inheritance):
-        monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    for module in (pool_copies, inheritance):
+        monkeypatch.setattr(module, "LOOK_S", 0.0)

@@ -111,11 +111,21 @@ class Pool(WithoutNotices):
         await wait_until(lambda: self.looks > seen, 10)
 
 
+async def look_at(copies: SentCopies) -> None:
+    """Look again and again, as `PoolCopies.run` does."""
+    try:
+        while True:
+            await asyncio.sleep(0)
+            copies.look()
+    finally:
+        copies.cancel()
+
+
 @asynccontextmanager
 async def running_pool() -> AsyncIterator[Pool]:
     """Give a pool in which every session has its copy."""
     pool = Pool()
-    task = asyncio.create_task(pool.copies.run(), name="copies")
+    task = asyncio.create_task(look_at(pool.copies), name="copies")
     try:
         pool.put(CLIENTS)
         await wait_until(lambda: pool.copies.copied == len(CLIENTS), 10)
@@ -200,7 +210,7 @@ async def test_an_error_of_a_call_ends_the_copies() -> None:
     pool = Pool()
     pool.instances = {"b": "b-1"}
     pool.kept.clear()  # the stand-in fails with a KeyError
-    task = asyncio.create_task(pool.copies.run(), name="copies")
+    task = asyncio.create_task(look_at(pool.copies), name="copies")
     pool.put(["c"])
     with pytest.raises(KeyError):
         await asyncio.wait_for(task, 10)
