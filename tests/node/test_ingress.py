@@ -154,19 +154,6 @@ def test_batch_is_accepted_in_one_piece(accepted: Accepted) -> None:
     assert accepted.topics == [b"a", b"b", b"a"]
 
 
-def test_sequence_has_no_gaps_over_batches(accepted: Accepted) -> None:
-    """Stamps count from 1, one for each accepted update, whoever publishes it."""
-    hub = ingress(accepted)
-    hub.publish("first", [row(b"a"), row(b"b")], NOW_NS)
-    hub.publish("second", [row(b"a", retain=True)], NOW_NS + 5_000)
-    assert accepted.stamps == [
-        Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000),
-        Stamp("hub", NODE_EPOCH, 2, NOW_NS // 1000),
-        Stamp("hub", NODE_EPOCH, 3, NOW_NS // 1000 + 5),
-    ]
-    assert accepted.count.sequence == 3
-
-
 def test_a_publishers_stamp_is_kept_unless_it_claims_to_be_this_nodes(accepted: Accepted) -> None:
     """It leaves the properties and takes no sequence; a claim to this node's count gets a stamp of that count."""
     hub = ingress(accepted, publisher_stamps=True)
@@ -195,24 +182,6 @@ def test_a_publishers_stamp_is_plain_data_unless_publishers_stamp(accepted: Acce
     assert ingress(accepted).publish("client", [row(b"a", properties=stamp)], NOW_NS) == [SUCCESS]
     assert accepted.stamps == [Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000)]
     assert [update[4] for changes, _ in accepted.batches for update in changes.updates] == [stamp]
-
-
-@pytest.mark.parametrize("value", ["", ";copy", "machine-7:3:5:1;copy", "machine-7:3:5"])
-def test_a_publisher_says_nothing_that_nodes_tell_each_other(accepted: Accepted, value: str) -> None:
-    """Not where publishers stamp, either."""
-    told = b"\x26\x00\x0cfanout-stamp" + len(value).to_bytes(2, "big") + value.encode()
-    ingress(accepted, publisher_stamps=True).publish("client", [row(b"a", properties=told)], NOW_NS)
-    assert accepted.stamps == [Stamp("hub", NODE_EPOCH, 1, NOW_NS // 1000)]
-    assert accepted.batches[0][0].updates[0][4] == told
-
-
-def test_refused_rows_take_no_sequence(accepted: Accepted) -> None:
-    """A report must not find a number missing for what was never published."""
-    hub = ingress(accepted, (Selector("plant/#"), never))
-    verdicts = hub.publish("client", [row(b"a"), row(b"plant/1"), row(b"$SYS/x"), row(b"b")], NOW_NS)
-    assert verdicts == [SUCCESS, NOT_AUTHORIZED, NOT_AUTHORIZED, SUCCESS]
-    assert accepted.topics == [b"a", b"b"]
-    assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2]
 
 
 def test_nothing_accepted_is_nothing_told(accepted: Accepted) -> None:
@@ -303,55 +272,6 @@ def test_forwarding_may_fail_at_once(accepted: Accepted) -> None:
     assert hub.publish("client", [row(b"set/1")], NOW_NS) == [ReasonCode.SERVER_UNAVAILABLE]
 
 
-def test_retained_message_over_topics_max_is_delivered(accepted: Accepted) -> None:
-    """T15: one topic too many is delivered without RETAIN and not kept, and counted; the others can be replaced."""
-    hub = ingress(accepted, topics_max=2)
-    hub.publish("client", [row(b"a", retain=True)], NOW_NS)
-    run = [
-        row(b"b", retain=True),
-        row(b"c", retain=True),  # one too many
-        row(b"c"),  # not retained
-        row(b"a", b"w", retain=True),  # known
-        row(b"b", b"", retain=True),  # makes room
-        row(b"d", retain=True),
-        row(b"b", retain=True),  # one too many by now
-    ]
-    assert hub.publish("client", run, NOW_NS) == [SUCCESS] * 7
-    assert {topic: update[1] for topic, update in hub.replica.values.items()} == {b"a": b"w", b"d": b"v"}
-    dispatched = [(update[0], update[3]) for changes, _ in accepted.batches for update in changes.dispatch]
-    assert dispatched == [
-        (b"a", True),
-        (b"b", True),
-        (b"c", False),
-        (b"c", False),
-        (b"a", True),
-        (b"b", True),
-        (b"d", True),
-        (b"b", False),
-    ]
-    assert [stamp.sequence for stamp in accepted.stamps if stamp] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert hub.replica.refused_by == {"topics_max": 2, "bytes_max": 0, "retained.max_payload": 0}
-    assert hub.replica.refused.limits(NOW_NS) == ("topics_max",)
-
-
-def test_retained_message_over_bytes_max_is_delivered(accepted: Accepted) -> None:
-    """A value that would grow beyond the limit is delivered, and the one before it, not true any more, removed."""
-    hub = ingress(accepted, bytes_max=20)
-    assert hub.publish("client", [row(b"a", b"x" * 9, retain=True)], NOW_NS) == [SUCCESS]
-    run = [row(b"b", b"y" * 9, retain=True), row(b"a", b"x" * 10, retain=True)]  # the first just fits
-    assert hub.publish("client", run, NOW_NS) == [SUCCESS] * 2
-    assert {topic: update[1] for topic, update in hub.replica.values.items()} == {b"b": b"y" * 9}
-    assert [update[:4] for update in accepted.batches[1][0].dispatch] == [
-        (b"b", b"y" * 9, 0, True),
-        (b"a", b"", 0, True),
-        (b"a", b"x" * 10, 0, False),
-    ]
-    assert hub.replica.refused.limits(NOW_NS) == ("bytes_max",)
-    hub.publish("client", [row(b"a", b"z", retain=True)], NOW_NS)
-    assert hub.replica.refused.limits(NOW_NS) == ()
-    assert hub.replica.refused_by["bytes_max"] == 1
-
-
 def test_properties_of_retained_messages_count_towards_bytes_max(accepted: Accepted) -> None:
     """As payloads do; the stamp that a publisher put on its message is not kept with them, and does not count."""
     hub = ingress(accepted, bytes_max=20, publisher_stamps=True)
@@ -366,22 +286,6 @@ def test_properties_of_retained_messages_count_towards_bytes_max(accepted: Accep
     assert hub.publish("client", run, NOW_NS) == [SUCCESS] * len(run)
     assert {topic: len(update[4]) for topic, update in hub.replica.values.items()} == {b"b": 8, b"c": 8}
     assert hub.replica.refused_by["bytes_max"] == 2
-
-
-def test_expired_values_are_removed_and_told(accepted: Accepted) -> None:
-    """A value whose Message Expiry Interval has passed becomes a removal that no client published."""
-    hub = ingress(accepted)
-    hub.publish("client", [row(b"a", retain=True, expiry_s=1), row(b"b", retain=True)], NOW_NS)
-    assert not hub.remove_expired(NOW_NS + 999_999_999, piece=10)
-    assert len(accepted.batches) == 1
-    assert not hub.remove_expired(NOW_NS + 1_000_000_000, piece=10)
-    changes, client_id = accepted.batches[-1]
-    assert client_id is None
-    assert [(update[0], update[1], update[3]) for update in changes.updates] == [(b"a", b"", True)]
-    assert list(changes.kinds) == [ChangeKind.REMOVED]
-    assert set(hub.replica.values) == {b"b"}
-    assert not hub.remove_expired(NOW_NS + 2_000_000_000, piece=10)
-    assert len(accepted.batches) == 2
 
 
 def test_values_that_expire_together_go_in_pieces(accepted: Accepted) -> None:
@@ -407,15 +311,6 @@ async def test_messages_are_acknowledged_when_they_are_on_disk(accepted: Accepte
     committed = accepted.committed
     assert ingress(accepted).publish("c", rows, NOW_NS) == [committed] * 3 + [NOT_AUTHORIZED, committed]
     assert accepted.rows == [*rows[:3], rows[4]]
-
-
-def test_retained_values_expire_where_the_publisher_did_not_say(accepted: Accepted) -> None:
-    """`retained.expiry_s` is for retained messages without a Message Expiry Interval; others never expire."""
-    rows = [row(b"a", retain=True), row(b"b", retain=True, expiry_s=5), row(b"c")]
-    ingress(accepted, expiry_s=60).publish("c", rows, NOW_NS)
-    ((changes, _),) = accepted.batches
-    second = 1_000_000_000
-    assert [update[6] for update in changes.updates] == [NOW_NS + 60 * second, NOW_NS + 5 * second, 0]
 
 
 def test_a_value_beyond_a_quota_of_the_user_is_delivered_and_not_retained(accepted: Accepted) -> None:

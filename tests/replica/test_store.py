@@ -67,44 +67,6 @@ def test_apply_tells_new_replaced_removed_and_message(make: Make) -> None:
     assert len(replica) == 0
 
 
-@pytest.mark.parametrize("phase", [Phase.SNAPSHOT, Phase.AUDIT])
-def test_copies_of_held_values_are_unchanged_and_not_dispatched(make: Make, phase: Phase) -> None:
-    """A copy with the same payload and properties is not dispatched; one that differs in either is."""
-    replica = make()
-    held = update(b"a", b"1", properties=b"\x01\x01")
-    replica.apply([held], phase=Phase.LIVE)
-    same = update(b"a", b"1", properties=b"\x01\x01")
-    assert kinds(replica.apply([same], phase=phase)) == [ChangeKind.UNCHANGED]
-    assert replica.view[b"a"] == held
-    other_properties = update(b"a", b"1")
-    other_payload = update(b"a", b"2")
-    new = update(b"b")
-    changes = replica.apply([same, other_properties, other_payload, other_payload, new], phase=phase)
-    assert kinds(changes) == [
-        ChangeKind.UNCHANGED,
-        ChangeKind.REPLACED,
-        ChangeKind.REPLACED,
-        ChangeKind.UNCHANGED,
-        ChangeKind.NEW,
-    ]
-    assert changes.dispatch == [other_properties, other_payload, new]
-    assert len(changes.updates) == 5
-
-
-def test_match_passes_over_values_removed_meanwhile(make: Make) -> None:
-    """A value removed while a search runs is not yielded; the others are those of the moment."""
-    replica = make()
-    topics = [b"%04d" % number for number in range(2000)]
-    replica.apply([update(topic) for topic in topics], phase=Phase.LIVE)
-    search = replica.match(b"#")
-    first = next(search)
-    assert 1 < len(first) < 1000
-    replica.apply([update(topics[1000], b""), update(topics[1001], b"newer")], phase=Phase.LIVE)
-    found = {each[0]: each[1] for piece in (first, *search) for each in piece}
-    assert list(found) == [*topics[:1000], *topics[1001:]]
-    assert found[topics[1001]] == b"newer"
-
-
 # --- limits ---
 
 
@@ -297,24 +259,6 @@ def test_removals_carry_the_digest_of_the_topic_at_the_primary(make: Make) -> No
 
 
 # --- passes ---
-
-
-def test_a_pass_finds_what_is_missing(make: Make) -> None:
-    """Topics that a pass does not bring are unseen; sweeping them removes them."""
-    replica = make()
-    replica.apply([update(b"a"), update(b"b"), update(b"c")], phase=Phase.SNAPSHOT)
-    replica.begin_pass()
-    assert replica.unseen_count == 3
-    replica.apply([update(b"a"), update(b"b")], phase=Phase.AUDIT)
-    assert replica.unseen_count == 1
-    result = end_pass(replica)
-    assert result.unseen == (b"c",)
-    assert result.changed == ()
-    assert replica.unseen_count == 0
-    changes = replica.sweep([*result.unseen, b"unknown"], now_ns=NOW)
-    assert [each[0] for each in changes.updates] == [b"c"]
-    assert changes.phase is Phase.AUDIT
-    assert set(replica.view) == {b"a", b"b"}
 
 
 def test_a_pass_finds_what_changed_and_what_is_new(make: Make) -> None:
