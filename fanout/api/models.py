@@ -119,7 +119,11 @@ def utc_from_ns(time_ns: int) -> datetime:
 class Document(BaseModel):
     """A document, or a part of one; its docstrings are the descriptions in the schema of the interface."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
+    )
 
     @classmethod
     def of(cls, *parts: object, **values: Any) -> Self:
