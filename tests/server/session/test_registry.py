@@ -7,6 +7,7 @@ import pytest
 from fanout.config import ServerConfig
 from fanout.mqtt.packets import Subscribe, Subscription, Unsubscribe
 from fanout.mqtt.properties import Properties
+from fanout.mqtt.reason_codes import ReasonCode
 from fanout.replica.store import Replica
 from fanout.replica.update import Phase
 from fanout.server.base.counters import Counters, DropReason
@@ -55,6 +56,18 @@ def test_sessions_are_found_until_they_end(registry: SessionRegistry) -> None:
     assert registry.get("c") is None
     assert registry._counters.dropped[DropReason.SESSION_ENDED] == 1
     assert registry.index.routes(b"a/1") == registry.index.routes(b"b") == ((), ())
+
+
+def test_subscriptions_are_bounded() -> None:
+    """Beyond the limit a new filter is refused with 0x97; an old one may still be changed."""
+    registry = make_registry(subscriptions_max=2)
+    session = registry.create("c", wire=V5)
+    one, two, three = (Subscription(b"%d" % number) for number in (1, 2, 3))
+    shared = Subscription(b"$share/g/1")
+    assert subscribe(registry, session, one, shared, two) == [0, 0, ReasonCode.QUOTA_EXCEEDED]
+    assert subscribe(registry, session, Subscription(b"1", 1), shared, three) == [1, 0, ReasonCode.QUOTA_EXCEEDED]
+    registry.unsubscribe(session, Unsubscribe(1, (b"$share/g/1",)))
+    assert subscribe(registry, session, three) == [0]
 
 
 AGE = Properties(user_property=(("fanout-max-age-s", "1"),))
