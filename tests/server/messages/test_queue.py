@@ -109,6 +109,21 @@ def test_queue_overflows_in_bytes() -> None:
     assert (queue.append(batch(3, qos=1)), queue.overflowed) == ([], True)
 
 
+def test_newest_messages_at_qos_0_go_behind_those_that_must_stay() -> None:
+    """When the oldest may not go, a message at QoS 0 goes itself; one at QoS 1 beside it is kept."""
+    size = message_bytes(messages(1)[0])
+    for first in (0, 1):
+        queue = overflowing()
+        queue.append(batch(1, 2, qos=1), start=first)
+        whole = MessageBatch(messages(9) + messages(3) + messages(4, qos=1) + messages(5, 6), wire=WIRE)
+        dropped = queue.append(whole, start=1)
+        assert [int(message[0][1]) for message in dropped] == [3, 5, 6]
+        assert not queue.overflowed
+        assert (queue.messages, queue.bytes) == (3 - first, (3 - first) * size)
+        assert queue.appended_total == queue.messages
+        assert drain(queue) == [1, 2, 4][first:]
+
+
 def test_batch_that_alone_is_too_much_keeps_what_must_stay() -> None:
     """In an empty queue too: what of it has QoS 0 goes, and with the rest it overflows or not."""
     queue = overflowing(messages_max=1)

@@ -67,6 +67,25 @@ def test_qos_2_is_answered_from_a_table() -> None:
     assert follower.in_flight == 1
 
 
+def test_who_leaves_takes_what_is_in_flight() -> None:
+    """It becomes the session's own in order, each with the packet that it waits for; others keep following."""
+    log = SharedInflight()
+    log.qos = 2
+    outbound: Outbound[Message] = Outbound(window=100)
+    leaves = Follower(outbound)
+    assert leaves.join(log, 3)
+    stays = follow(log)
+    sent = messages(3, qos=2)
+    log.append(sent[:1], size=10, oldest=lambda: 0)
+    log.append(sent[1:], size=20, oldest=lambda: 0)
+    leaves.acknowledge_read(encode_acks(PacketType.PUBREC, [1, 2]))
+    leaves.acknowledge_read(encode_acks(PacketType.PUBCOMP, [1]))
+    leaves.leave()
+    assert list(outbound.in_flight()) == [(2, sent[1], SendState.AWAIT_PUBCOMP), (3, sent[2], SendState.AWAIT_PUBREC)]
+    assert outbound.last_packet_id == 3
+    assert (log.followers, stays.in_flight, kept(log)) == (1, 3, 3)
+
+
 def test_window_and_own_identifiers_limit_a_follower() -> None:
     """Own messages in flight count for the window, and their identifiers are not used twice."""
     log = SharedInflight()
