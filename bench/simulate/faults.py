@@ -73,6 +73,8 @@ class Faults:
             await asyncio.sleep(draw.uniform(0.0, 0.5))
             others = self._kinds if self._overlap else [kind for kind in self._kinds if kind not in _AWAY]
             kinds = [draw.choice(each) for each in (self._kinds, others) if each]
+            if "outage" in kinds:  # no member is left for another one
+                kinds = ["outage"]
             shuffled = draw.sample(self._pool.members, len(self._pool.members))
             members = sorted(shuffled, key=attrgetter("sessions"), reverse=True)
             # The second fault comes during the first, or during its repair.

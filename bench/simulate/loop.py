@@ -260,27 +260,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     continue
                 context = one._context
                 machine = context.get(_MACHINE)
-                if machine is None:
-                    self.steps += 1
-                    self._run(one, context)
-                    continue
-                if machine.is_dead or machine.is_paused:
+                if machine is not None and (machine.is_dead or machine.is_paused):
                     machine.keep(one)
                     continue
                 self.steps += 1
-                self._run(one, context)
-                if machine.steps_left > 0:
+                try:
+                    context.run(one._callback, *one._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": one})
+                if machine is not None and machine.steps_left > 0:
                     machine.steps_left -= 1
                     if not machine.steps_left:
                         machine.on_steps()
-
-    def _run(self, handle: _Handle, context: Context) -> None:
-        try:
-            context.run(handle._callback, *handle._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self.call_exception_handler({"message": "a callback failed", "exception": error, "handle": handle})
 
     def _process_events(self, event_list: object) -> None:
         """Do nothing: there are no sockets."""
