@@ -83,6 +83,21 @@ def test_another_prefix_is_another_selector() -> None:
     assert not pair.stored().stale_filters
 
 
+def test_refused_selector_does_not_touch_the_others() -> None:
+    """It stays joining, and is tried again."""
+    primary = primary_of("a", "c", refuse_filters=(b"c/#",))
+    pair = live(primary, A)
+    pair.reselect(A, C)
+    pair.wait(5)
+    assert pair.is_in(LinkState.LIVE)
+    assert pair.session.lifecycle.joining == [1]
+    assert branches(pair) == {"a": 20}
+    primary.refuse_filters = ()
+    pair.wait(PAUSE_MAX_S)
+    assert not pair.session.lifecycle.joining
+    assert branches(pair) == {"a": 20, "c": 20}
+
+
 def test_selector_beyond_a_limit_of_the_primary_ends_the_connection() -> None:
     """As it does when the link connects; the error names it."""
     primary = primary_of("a", connack=Connack(False, 0, Properties(maximum_packet_size=200)))

@@ -10,6 +10,7 @@ import pytest
 
 from fanout.link.model.audit_report import AuditReport
 from fanout.link.model.events import AbsenceAsked, AuditCalled, AuditEnded, TopicsMissing
+from fanout.link.model.states import LinkState
 from fanout.link.snapshot.absence import EVIDENCE_WAIT_S, find_whole_branch
 from fanout.link.snapshot.audit import RETRY_S
 from fanout.link.snapshot.sys_count import UPTIME
@@ -133,6 +134,25 @@ def test_a_whole_branch_is_kept_whatever_the_primary_counts() -> None:
     assert audit(pair).kept == 5
     assert pair.of(TopicsMissing) == [TopicsMissing(0, 5, b"plant/7", "")]
     assert pair.values() == values
+
+
+def test_a_resumed_session_keeps_what_is_missing_and_asks_for_evidence_at_once() -> None:
+    """Hidden topics stay, unconfirmed; of deleted ones the removals were missed, and they go."""
+    pair = live()
+    pair.lose()
+    pair.primary.hidden = {b"plant/0"}
+    pair.connect()
+    assert pair.is_in(LinkState.LIVE)
+    assert (unconfirmed(pair), pair.values()) == (1, VALUES)
+    pair.primary.hidden = set()
+    pair.wait(RETRY_S)
+    assert unconfirmed(pair) == 0
+    pair.lose()
+    del pair.primary.retained[b"plant/3"]
+    pair.connect()
+    assert pair.is_in(LinkState.LIVE)
+    assert (unconfirmed(pair), pair.values()) == (0, pair.primary.retained)
+    assert pair.session.counters.epochs_total == 1
 
 
 def test_a_lost_connection_and_a_stall_end_the_wait_for_evidence() -> None:

@@ -25,6 +25,14 @@ def test_total_holds_before_the_address() -> None:
     assert (len(taken), taken.origins) == (0, 0)
 
 
+def test_rate_marks_a_slot() -> None:
+    """A connection that came too soon has a slot, so that it can be told."""
+    taken, counters = slots(connection_rate_max=1, connection_burst_max=1)
+    marks = [taken.take("", now_s=now_s) for now_s in (0.0, 0.5, 1.0)]
+    assert [isinstance(one, ConnectionSlot) and one.over_rate for one in marks] == [False, True, False]
+    assert (len(taken), counters.limits_reached[Limit.CONNECTION_RATE]) == (3, 1)
+
+
 def test_bucket_fills_up_to_the_burst() -> None:
     """So many at once after any silence, then so many in a second."""
     bucket = TokenBucket(rate=8, burst=3, now_s=0.0)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fanout.chain.stamp import StampCount
 from fanout.config import ServerConfig
+from fanout.errors import UnsupportedProtocolVersion
 from fanout.mqtt.packets import Connect, Will
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.server.client.connack import Terms, terms_for
+from fanout.server.client.connack import Terms, encode_refusal, terms_for
 
 
 def ask(connect: Connect, **settings: object) -> Terms | ReasonCode:
@@ -59,6 +60,15 @@ def test_authentication_method_is_refused() -> None:
     """No enhanced authentication is supported: 0x8C [MQTT-4.12.0-1]."""
     connect = Connect("c", properties=Properties(authentication_method="SCRAM"))
     assert ask(connect) is ReasonCode.BAD_AUTHENTICATION_METHOD
+
+
+def test_unknown_version_is_told_in_a_form_it_may_know() -> None:
+    """0x84 for later versions, return code 1 for earlier ones [MQTT-3.1.2-2]."""
+    code = ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+    later = UnsupportedProtocolVersion("MQTT", 6)
+    assert encode_refusal(code, version=None, fault=later) == b"\x20\x03\x00\x84\x00"
+    earlier = UnsupportedProtocolVersion("MQIsdp", 3)
+    assert encode_refusal(code, version=None, fault=earlier) == b"\x20\x02\x00\x01"
 
 
 def test_retained_messages_that_are_not_available() -> None:

@@ -70,6 +70,16 @@ def test_subscriptions_are_bounded() -> None:
     assert subscribe(registry, session, three) == [0]
 
 
+def test_levels_of_a_filter_are_bounded() -> None:
+    """A filter with more levels than the limit is refused with 0x97: each level costs memory."""
+    registry = make_registry(filter_levels_max=3)
+    session = registry.create("c", wire=V5)
+    allowed = [Subscription(b"a/b/c"), Subscription(b"+/+/#"), Subscription(b"$share/g/a/b/c")]
+    refused = [Subscription(b"a/b/c/d"), Subscription(b"///"), Subscription(b"+/+/+/#"), Subscription(b"$share/g/////")]
+    assert subscribe(registry, session, *allowed, *refused) == [0, 0, 0, *[ReasonCode.QUOTA_EXCEEDED] * 4]
+    assert len(session.subscriptions) == 2
+
+
 AGE = Properties(user_property=(("fanout-max-age-s", "1"),))
 
 
