@@ -15,8 +15,6 @@ from fanout.runtime.system_clock import Clock
 __all__ = ["LinkMarkers", "PlaceNames", "PoolWitness", "link_of"]
 
 _NEVER: Final = float("-inf")
-_FRESH_S: Final = 0.005
-"""Age up to which a verdict on the other members is taken as it is; one is about silence of half a second and more."""
 
 
 def link_of(links: Sequence[Link]) -> Callable[[bytes], str]:
@@ -105,7 +103,6 @@ class PoolWitness:
         self._links = tuple(links)
         self._clock = clock
         self._detector = FailureDetector(dead_after_s=members.config.dead_after_s)
-        self._looked_s = _NEVER
 
     @property
     def instance(self) -> str:
@@ -188,21 +185,14 @@ class PoolWitness:
         return await self._members.call(name, path, body, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max)
 
     def _look(self) -> FailureDetector:
-        """Judge who is dead now, and whether this node is isolated, but for a verdict that is a moment old.
-
-        Each part that acts on a verdict looks some twenty times a second, most of them at the same moments.
-        """
-        now_s = self._clock.monotonic()
-        if self._looked_s <= now_s < self._looked_s + _FRESH_S:
-            return self._detector
-        self._looked_s = now_s
+        """Judge who is dead now, and whether this node is isolated."""
         self._detector.look(
             [
                 LifeSigns(peer.name, max(self._members.silent_since(peer), self._heard_s(peer.name)), peer.asked_s)
                 for peer in self._members.membership.others()
             ],
             own_sent_s=self._own_sent_s(),
-            now_s=now_s,
+            now_s=self._clock.monotonic(),
         )
         return self._detector
 
