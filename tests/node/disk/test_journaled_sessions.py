@@ -325,6 +325,7 @@ async def test_a_verdict_that_comes_after_the_client_has_gone_is_on_disk(begin: 
     await wait_until(lambda: not node.node.server.connection_count)
     await node.written()
     verdict.set_result(ReasonCode.SUCCESS)
+    await node.written()  # a node that stops waits for verdicts, and for what follows from them
     node = await begin(stopped=node)
     async with connected(node) as client:
         client.publish(b"p", b"x", qos=2, packet_id=7, dup=True)
