@@ -183,6 +183,8 @@ def _connected(url: str, *, settings: Mapping[str, str], hint: str = _CONNECT_HI
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    # gRPC's preparation of a child sometimes aborts it before it is the JVM of the next report of this process.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         grpc = importlib.import_module("grpc")
         importlib.import_module("pyspark.sql.connect.session")  # which looks for all packages that the client needs

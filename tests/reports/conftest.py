@@ -66,6 +66,7 @@ def spark() -> Iterator[SparkSession]:
     """A session of Sail, which reports take unless they are told otherwise."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as `spark_session` does
     with sail_server() as (url, settings):
         session = SparkSession.builder.remote(url).create()
         for key, value in ({"spark.sql.session.timeZone": "UTC"} | settings).items():
