@@ -201,6 +201,25 @@ def test_a_qos_2_message_that_was_applied_is_not_applied_again() -> None:
     assert again.stored().unreleased == frozenset()
 
 
+def test_a_value_that_an_earlier_process_took_is_not_sent_to_clients_again() -> None:
+    """The primary may send it again, and not know that it does; its clients have read it. A newer one is sent."""
+    pair = live()
+    pair.primary.deliver(b"plant/a", b"2", qos=1, retain=True, packet_id=5)
+    pair.feed(pair.primary.take())
+    again = next_process(pair)
+    again.connect(pump=False)
+    again.primary.receive(again.session.take_output())
+    again.primary.deliver(b"plant/a", b"2", qos=1, retain=True, packet_id=5)
+    again.primary.deliver(b"plant/a", b"3", qos=1, retain=True, packet_id=6)
+    again.primary.retained[b"plant/a"] = b"3"
+    again.pump()
+    assert again.session.lifecycle.state is LinkState.LIVE
+    assert again.dispatched() == [(b"plant/a", b"3")]
+    again.primary.deliver(b"plant/a", b"3", qos=1, retain=True, packet_id=7)
+    again.pump()
+    assert again.dispatched() == [(b"plant/a", b"3"), (b"plant/a", b"3")]
+
+
 def test_a_qos_2_message_to_the_primary_is_released_and_not_sent_again() -> None:
     """Its publisher was not answered, and sends it again if it wants; the Packet Identifier becomes free."""
     config = make_config(Selector("plant/#", writes="forward"))

@@ -267,3 +267,17 @@ def test_order_of_one_topic_is_kept_where_not_all_is_conflated() -> None:
     peer.take()
     expected = publish(b"1") + publish(b"2") + publish(b"3", 1, 1)
     assert peer.read() == expected + publish(b"other", topic=b"o") + publish(b"4")
+
+
+def test_ping_does_not_wait_for_acknowledgements() -> None:
+    """A session that waits for its client answers PINGREQ at once [MQTT-3.3.4-10]."""
+    peer = Peer(make_session(), window=1)
+    session = peer.session
+    deliver(peer, update(b"a", b"1", qos=1), update(b"b", b"2", qos=1))
+    assert not session.sender.ping()
+    peer.take()
+    assert peer.read() == publish(b"1", 1, 1, flags=1, topic=b"a") + PINGRESP
+    assert session.sender.ping()
+    session.acknowledge(ack(PacketType.PUBACK, 1))
+    peer.take()
+    assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b")
