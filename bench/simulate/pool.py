@@ -33,7 +33,7 @@ DEAD_AFTER_S: Final = 1.5
 _NAMED_S: Final = DEAD_AFTER_S / 2
 """Time after which a new process has sent heartbeats: nobody can use the copies that it makes before."""
 _DISKS: Final = ((False, False), (False, False), (True, False), (True, True))
-"""Whether values and sessions of a member are on disk, and each transaction is forced."""
+"""Contents of a member's disk: nothing, values and sessions, or these with each transaction forced."""
 _ALIKE: Final = 0.25
 """Share of the pools in which all members have a disk of one kind: they have their sessions after an outage."""
 TOPICS: Final = "roam/#"
@@ -59,8 +59,8 @@ class Member:
             pool: Its pool.
             number: Its place in the pool, from 0.
             size: Members of the pool.
-            disk: What it has on disk; None to draw it.
-            draw: Decides what it has on disk.
+            disk: Contents of its disk, one of `_DISKS`; None to draw one.
+            draw: Decides the contents of its disk.
             directory: For its files.
         """
         self.name = f"edge-{number + 1}"

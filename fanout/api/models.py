@@ -265,7 +265,7 @@ class ConfigChange(Document):
     """Dotted key."""
     change: Literal["added", "changed", "removed"]
     cost: Literal["nothing", "selector", "link", "session", "restart"]
-    """What it costs in the running node."""
+    """Cost of the change to the running node."""
     reason: str
     """Why it needs a restart; empty when it does not."""
 
@@ -986,6 +986,6 @@ class Fault(Document):
     """Any answer that is an error."""
 
     error: str
-    """What is wrong."""
+    """The fault."""
     hint: str
-    """What to do."""
+    """The remedy."""

@@ -21,7 +21,7 @@ CUTS_MIN: Final = 2
 OTHERS_FACTOR: Final = 3
 """A member that agrees with as many members as it differs from waits so many times as long before it audits."""
 PAUSE_MAX_S: Final = 300.0
-"""Longest pause behind an audit that did not help; it doubles up to here."""
+"""Longest pause after an audit that did not help; it doubles up to here."""
 _FRESH_FACTOR: Final = 3
 """A cut is too old to say anything after so many times `converge_after_s`."""
 
@@ -66,7 +66,7 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """Pause behind an audit."""
+    """Pause after an audit."""
 
     until_s: float
     pause_s: float
@@ -94,7 +94,7 @@ class Convergence:
         self._pairs: dict[tuple[str, str], _Pair] = {}
         """(link, member) to their newest common cut."""
         self._rests: dict[str, _Rest] = {}
-        """Link to the pause behind its newest audit, while members differ."""
+        """Link to the pause after its newest audit, while members differ."""
 
     def compare(self, link: str, member: str, *, ours: Cut, theirs: Cut, now_s: float, now_ns: int) -> None:
         """Compare this node with another member at one cut of one link.

@@ -741,8 +741,9 @@ class Replica:
         """Note the expiry of a topic's new value, and of its former one; 0 for never."""
         self._expiring += (expires_ns != 0) - (before_ns != 0)
         heap = self._expiries
-        comes_up_before = 0 < before_ns <= expires_ns  # the present entry, and is put back then
-        if expires_ns and not comes_up_before:
+        # An entry that comes up before the value expires is put back then.
+        has_earlier_entry = 0 < before_ns <= expires_ns
+        if expires_ns and not has_earlier_entry:
             if len(heap) > 2 * self._expiring + _OUTDATED_EXPIRIES_MAX:
                 # Topics that go and return, and shortened expiries, leave entries.
                 values = self.values

@@ -140,9 +140,7 @@ Settle: TypeAlias = Annotated[
 ]
 Depth: TypeAlias = Annotated[
     int,
-    typer.Option(
-        min=0, metavar="LEVELS", help="Also list losses, and the slowest, by topic prefixes of this many levels."
-    ),
+    typer.Option(min=0, metavar="LEVELS", help="Also give figures by topic prefixes of this many levels; 0 for none."),
 ]
 PrefixDepth: TypeAlias = Annotated[
     int, typer.Option(min=1, metavar="LEVELS", help="How many topic levels make a prefix.")

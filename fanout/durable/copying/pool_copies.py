@@ -90,11 +90,10 @@ class PoolCopies:
     def figures(self) -> CopyFigures:
         """Return the figures of this moment."""
         figures = self.sent.figures
-        figures.copies_held, figures.copies_held_bytes = len(self._held), self._held.bytes
-        figures.sessions_copied, figures.copies_oldest_unconfirmed_seconds = (
-            self.sent.copied,
-            self.sent.oldest_unconfirmed_s(),
-        )
+        figures.copies_held = len(self._held)
+        figures.copies_held_bytes = self._held.bytes
+        figures.sessions_copied = self.sent.copied
+        figures.copies_oldest_unconfirmed_seconds = self.sent.oldest_unconfirmed_s()
         return figures
 
     async def run(self) -> None:

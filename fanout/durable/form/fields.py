@@ -12,7 +12,7 @@ _LENGTH: Final = struct.Struct("!H")
 
 
 def text_form(text: str) -> bytes:
-    """Return a text behind its length, as `FieldReader.text` reads it."""
+    """Return a text after its length, as `FieldReader.text` reads it."""
     data = text.encode()
     return _LENGTH.pack(len(data)) + data
 

@@ -47,9 +47,9 @@ _HINT: Final = "Compare the versions of the members of the pool"
 _HEAD: Final = struct.Struct("!BBI")
 """Version, flags, number of messages in flight."""
 _PLACE: Final = struct.Struct("!IQ")
-"""Updates behind the heartbeat, digest of the last of them."""
+"""Updates after the heartbeat, digest of the last of them."""
 _MESSAGE: Final = struct.Struct("!HHBHIQH")
-"""Place among the messages in flight, Packet Identifier, flags, place of the heartbeat in the table, updates behind it,
+"""Place among the messages in flight, Packet Identifier, flags, place of the heartbeat in the table, updates after it,
 digest, number of Subscription Identifiers."""
 _U16: Final = struct.Struct("!H")
 _U32: Final = struct.Struct("!I")

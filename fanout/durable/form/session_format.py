@@ -1,7 +1,7 @@
 """Bytes of exported sessions (core): a versioned form that another member of a pool, or a later process, reads.
 
 The form begins with `MAGIC` and one byte for the version; fields follow in a fixed order, integers in network byte
-order, strings behind their length. A member reads its own version and the one before, so that members can be replaced
+order, strings after their length. A member reads its own version and the one before, so that members can be replaced
 one by one: whoever changes the form raises `VERSION` and keeps the reader of the former one.
 
 The bytes come from another process, so `decode_session` believes nothing: every length is checked against what is

@@ -75,7 +75,7 @@ _VALUES_BYTES_MAX: Final = 2 << 20
 _SUBSCRIPTIONS_MAX: Final = 5_000
 """Subscriptions in one answer to TAKE, some milliseconds to write and to read; further sessions are asked for again."""
 _FILTERS_BYTES_MAX: Final = 4 << 20
-"""Characters of their Topic Filters, likewise: an answer has a bound."""
+"""Characters of their Topic Filters, likewise: an answer has the bound of `TAKE`."""
 
 _Asked = TypeVar("_Asked", TakeQuestion, ClaimQuestion)
 

@@ -111,7 +111,7 @@ class SessionPool:
             CLAIM.path: self._answer_claim,
             OFFER.path: self._answer_offer,
         }
-        """What answers requests of other members, by path, given the member and the request."""
+        """Handlers of the requests of other members, by path; each takes the member and the request."""
         self._returned = ReturnedSessions(context)
         self._fence = Fence(context, returned=self._returned)
         self._hand_over = HandOver(context)
@@ -204,7 +204,7 @@ class SessionPool:
     # For the links.
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
-        """Note the place of a member's marker: what came before it was dispatched, what comes behind it not yet."""
+        """Note the place of a member's marker: what came before it was dispatched, what comes after it not yet."""
         if node == self._node:
             self._host.note_collected(self._own_markers.came_back(link, marker), link)
         else:

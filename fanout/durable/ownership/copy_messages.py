@@ -50,7 +50,7 @@ _STEP: Final = 256
 """Rows, or Client Identifiers of one, that are read in one step."""
 _FORM: Final = 2
 _HEAD: Final = struct.Struct("!BI")
-"""Form, number of rows; the process of the sender comes behind."""
+"""Form, number of rows; the process of the sender follows."""
 _ENDED, _WHOLE, _PLACES = range(3)
 _KIND: Final = struct.Struct("!B")
 _COPY: Final = struct.Struct("!QQ")

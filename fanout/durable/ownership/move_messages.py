@@ -2,7 +2,7 @@
 
 All are requests with an answer, each for many sessions, and each kind is one `Call`. A question or an answer is a row
 of JSON with its fields in order, those of the values in it among them. The values of sessions in the answers to FETCH
-and PIECE are bytes behind their length. Nothing of a peer's bytes is believed before its form is checked.
+and PIECE are bytes after their length. Nothing of a peer's bytes is believed before its form is checked.
 """
 
 from __future__ import annotations
@@ -292,7 +292,7 @@ def _decode_holdings(document: bytes) -> list[Holding]:
 
 
 def _encode_fetched(answers: Sequence[Fetched]) -> bytes:
-    """Return for each a byte for the status, and the value behind its length."""
+    """Return for each a byte for the status, and the value after its length."""
     parts = []
     for one in answers:
         parts += [bytes((_STATUS.index(one.status),)), len(one.value).to_bytes(4), one.value]

@@ -187,7 +187,8 @@ class NodePool:
         if self.sessions is None or self.recent is None or self.session_copies is None:
             return None
         figures, begun_ns = self.sessions.copy_figures(), self.recent.begun_ns()
-        figures.history_bytes, figures.history_used_ratio = self.recent.bytes, self.session_copies.history_used
+        figures.history_bytes = self.recent.bytes
+        figures.history_used_ratio = self.session_copies.history_used
         figures.history_seconds = None if begun_ns is None else max(0, self._clock.now_ns() - begun_ns) / 1e9
         return figures
 

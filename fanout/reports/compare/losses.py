@@ -113,7 +113,7 @@ def unknown_updates(absent: DataFrame) -> DataFrame:
 def count_around(
     expected: DataFrame, *, scopes: Mapping[str, DataFrame], places: DataFrame, depth: int, window_us: int
 ) -> DataFrame:
-    """Return what was expected of each link in each window, and in and behind each loss.
+    """Return what was expected of each link in each window, and in and after each loss.
 
     Args:
         expected: `expected_updates`, and `unknown_updates` where there are any.
@@ -125,7 +125,7 @@ def count_around(
 
     Returns:
         Columns scope (`window`, or one of the scopes); of `window` node, link, window_us, and expected; of others their
-        key, place (1 within the loss, 2 behind it), and certain: of how many updates is known whether they came.
+        key, place (1 within the loss, 2 after it), and certain: of how many updates is known whether they came.
     """
     rows = expected.withColumns(
         {"prefix": prefix_of(sf.col("topic"), depth=depth), "window_us": window_of(sf.col("at_us"), window_us)}

@@ -52,7 +52,7 @@ def came() -> Column:
 def newest_late(updates: DataFrame, *, scope: Scope) -> DataFrame:
     """Return, for each (target, topic) without stamps, the newest update of the window that came, as `held_us`.
 
-    One that waited while the link was away may be logged behind the window. Its row names the reference's row that it
+    One that waited while the link was away may be logged after the window. Its row names the reference's row that it
     is of.
 
     Args:

@@ -284,7 +284,7 @@ class _Comparison:
     def _expected(
         self, expected: DataFrame, found: _Losses, by_prefix: Sequence[Row]
     ) -> tuple[Around, dict[tuple[str, str, int], int]]:
-        """Return what is known in and behind each loss, by (scope, target, name), and what each window had to bring."""
+        """Return what is known in and after each loss, by (scope, target, name), and what each window had to bring."""
         of_scope: dict[str, list[tuple[object, ...]]] = {
             "target": [_loss(row) for row in found.by_target.values() if row["missing"]],
             "topic": [_loss(row) for row in found.topics],

@@ -127,7 +127,7 @@ class TopicStates:
         return judged.withColumns(over_rows).select(*_COLUMNS, *(_OF_SETS if self.by_set else ()))
 
     def _late(self) -> DataFrame | None:
-        """Return what may have come behind a window without a stamp."""
+        """Return what may have come after a window without a stamp."""
         if not self.scope.targets_of("unstamped") or not self.scope.window.has_end:
             return None
         counted = self._counted()

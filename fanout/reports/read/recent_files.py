@@ -31,7 +31,7 @@ MARGIN_US: Final = 300_000_000
 """Extra time of each log beyond the window: updates on the way, and heartbeats before an absence."""
 
 _QUIET: Final = "heartbeat"
-"""The event that says nothing of the time behind the next one."""
+"""The event that says nothing of the time after the next one."""
 
 _PATH: Final = re.compile(
     r"(?P<table>updates|events)/node=(?P<node>[^/]*)/date=(?P<date>\d{4}-\d\d-\d\d)/hour=(?P<hour>\d\d)/"
@@ -107,7 +107,7 @@ def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tu
         newest_first = sorted(segments, reverse=True)
         for segment, before in zip_longest(newest_first, newest_first[1:]):
             taken[segment] = span(node, segment)
-            # Where a clock was set forward, as behind a start, a segment reaches back further than the one before it.
+            # Where a clock was set forward, as after a start, a segment reaches back further than the one before it.
             if taken[segment].first_us <= from_us and (before is None or span(node, before).last_us <= from_us):
                 break
         for segment in taken:
