@@ -1,4 +1,4 @@
-"""The first tutorials, one after the other as a reader goes through them: a secondary, a pool, a report."""
+"""The first tutorials, as a reader goes through them: a secondary, and a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.tutorial import blocks, run
 
 NOT_RUN = ("git clone ", "pip install ")
 """What installs: the tests run in what is installed."""
-STAYS = re.compile(r"^(?:fanout (?:primary|secondary|tap)|haproxy) .+$", re.MULTILINE)
+STAYS = re.compile(r"^fanout (?:primary|secondary|tap) .+$", re.MULTILINE)
 """A command that goes on in a shell of its own, on the pages."""
 PRIMARY = "fanout primary --config configs/primary.toml"
 STOPPED = "fanout ready\ncurl -i http://127.0.0.1:8080/readyz\n"
@@ -40,25 +40,8 @@ def first_secondary() -> str:
     return text.replace(STOPPED, f"{ends}{stopped}{begins}fanout ready --wait 60\n")
 
 
-def pool() -> str:
-    """Return the commands of the second page, with the files that it describes, and a value of the new primary."""
-    [member] = blocks("pool.md", "toml")
-    [balancer] = blocks("pool.md", "haproxy")
-    other = member.replace("edge-1", "edge-2").replace("1884", "1885").replace("8080", "8081")
-    files = {"pool-1.toml": member, "pool-2.toml": other, "balancer.cfg": balancer}
-    text = script("pool.md")
-    reader = next(line for line in text.splitlines() if line.startswith("mosquitto_sub"))
-    return (
-        "".join(f"cat > {name} <<'END'\n{content}END\n" for name, content in files.items())
-        + "mosquitto_pub -p 1883 -t plant/line-1/temperature -m 22.5 -r\n"
-        + text.replace(f"{reader}\n", until(reader))
-        + "fanout secondary --config pool-1.toml &\nfanout ready --wait 60 127.0.0.1:8080\n"
-        + reader
-    )
-
-
 def first_report() -> str:
-    """Return the commands of the third page, after those of the first that it names; the secondary ends before them."""
+    """Return the commands of the second page, after those of the first that it names; the secondary ends first."""
     publishing, reports = script("first-report.md").split("\n\n", 1)
     [init] = re.findall(r"^fanout init .+$", script("first-secondary.md"), re.MULTILINE)
     begins = f"{PRIMARY} &\n{PRIMARY_READY}{init}\nfanout secondary --config secondary.toml &\nsecondary=$!\n"
@@ -67,16 +50,13 @@ def first_report() -> str:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_the_commands_lead_to_a_secondary_and_a_pool(tmp_path: Path) -> None:
+def test_the_commands_lead_to_a_secondary(tmp_path: Path) -> None:
     """Each says what its page promises; the first that fails ends them."""
-    told = run(f"{first_secondary()}\necho POOL\n{pool()}", tmp_path, "curl", "haproxy", "mosquitto_sub", timeout=500)
-    first, second = told.split("POOL\n")
-    assert "plant/line-1/temperature 21.5\n" in first
-    assert first.count(" (secondary) is ready") == 2  # its name is that of the machine
-    assert "HTTP/1.1 503" in first
-    assert " has ended\n" in first
-    assert second.count("edge-1 (secondary) is ready") == 2
-    assert second.count("plant/line-1/temperature 22.5\n") == 2
+    told = run(first_secondary(), tmp_path, "curl", "mosquitto_sub", timeout=500)
+    assert "plant/line-1/temperature 21.5\n" in told
+    assert told.count(" (secondary) is ready") == 2  # its name is that of the machine
+    assert "HTTP/1.1 503" in told
+    assert " has ended\n" in told
 
 
 @pytest.mark.long
