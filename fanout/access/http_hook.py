@@ -37,7 +37,8 @@ __all__ = ["FAILURES", "Answer", "HttpHook", "Question"]
 FAILURES: Final = ("busy", "timeout", "unreachable", "status", "answer")
 """Reasons of a question without an answer: too many wait, too late, no connection, not 200, not an answer."""
 _ANSWER_BYTES_MAX: Final = 64 * 1024
-_REMEMBERED_TOPIC_BYTES_MAX: Final = 1024
+_REMEMBERED_CHARACTERS_MAX: Final = 2048
+"""Longest names and topic of a question whose answer is remembered: who connects chooses them, admitted or not."""
 _LOG_INTERVAL_S: Final = 10.0
 
 
@@ -156,7 +157,7 @@ class HttpHook:
         except _NoAnswer as error:
             return self._failed(str(error))
         self._failures.end()
-        if len(question.topic) <= _REMEMBERED_TOPIC_BYTES_MAX:
+        if len(question.client_id) + len(question.username or "") + len(question.topic) <= _REMEMBERED_CHARACTERS_MAX:
             self._answers.put(key, answer, now_s=self._monotonic())
         return answer
 

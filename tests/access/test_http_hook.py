@@ -206,14 +206,20 @@ async def test_answers_are_remembered_for_their_time(service: Service) -> None:
 
 
 async def test_remembered_answers_are_bounded(service: Service) -> None:
-    """The oldest goes; a long topic, which clients could fill the memory with, is not kept at all."""
+    """The oldest goes; long names or a long topic, which clients could fill the memory with, are not kept at all."""
     async with open_hook(service.url, remembered_max=2) as hook:
         for number in range(5):
             await answer_of(hook, PUBLISH._replace(topic=f"t/{number}"))
         assert len(hook._answers) == 2
-        for _ in range(2):
-            await answer_of(hook, PUBLISH._replace(topic="x" * 2000))
-        assert hook.asked_total == 7
+        long = "x" * 3000
+        for question in (
+            PUBLISH._replace(topic=long),
+            PUBLISH._replace(client_id=long),
+            PUBLISH._replace(username=long),
+        ):
+            for _ in range(2):
+                await answer_of(hook, question)
+        assert hook.asked_total == 11
 
 
 async def test_the_password_is_not_remembered(service: Service) -> None:
