@@ -212,9 +212,11 @@ class SessionLifecycles:
         if session is not None and session in self.connection_of:
             self._counters.takeovers += 1
             self.connection_of[session].disconnect(ReasonCode.SESSION_TAKEN_OVER)  # [MQTT-3.1.4-3]
-            session = self._registry.get(terms.client_id)
+        self._send_due_will(terms.client_id)
+        session = self._registry.get(terms.client_id)  # its own Will Message may have made its queue overflow
         if session is not None and (terms.clean_start or claim is Claim.START_CLEAN):
             self._end_session(session)  # [MQTT-3.1.2-4]
+            self._send_due_will(terms.client_id)
             return None
         return session
 
@@ -228,7 +230,6 @@ class SessionLifecycles:
         session_present: bool,
     ) -> None:
         """Join a session and its new connection, and tell the client."""
-        self._send_due_will(session.client_id)
         self.cancel_deadlines(session)  # no Will Message when it came back in time [MQTT-3.1.3-9]
         self._registry.index.join(session, wire=terms.wire)
         self._registry.set_access(session, access)
@@ -317,7 +318,8 @@ class SessionLifecycles:
         """Serve durable sessions again: their deadlines go on with what remained, and Will Messages are published."""
         deadlines, wills = self.fence.lower()
         for session, held in deadlines.items():
-            self.set_deadlines(session, expiry_s=held.expiry_s, will_s=held.will_s)
+            if self._registry.get(session.client_id) is session:  # a Will Message may have made its queue overflow
+                self.set_deadlines(session, expiry_s=held.expiry_s, will_s=held.will_s)
         for session, will in wills:
             self._send_will(session, will)
 

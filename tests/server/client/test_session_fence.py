@@ -248,3 +248,22 @@ async def test_a_pause_is_seen_before_anything_is_done(act: str, node: NodeInMem
     left = 1 if act == "expiry" else 2
     assert (node.server.session_count, wills(node)) == (left, act in ("expiry", "will"))
     await here.close()
+
+
+async def test_a_session_that_ends_as_the_fence_falls_has_no_deadline(start_node: StartNode) -> None:
+    """The Will Message of another overflows its queue; its expiry must not end the next session of its client."""
+    node = await start_node(queue_messages_max=1)
+    node.server.lifecycles.finder = Finder(node)
+    lifecycles, properties = node.server.lifecycles, Properties(session_expiry_interval=600, receive_maximum=1)
+    async with (
+        await RawClient.connect(node.port, "first", properties=DURABLE, will=Will(b"wills", b"gone", 1)),
+        await RawClient.connect(node.port, "full", properties=properties) as full,
+    ):
+        await full.subscribe(b"#", qos=1)
+        node.take([update(b"data", b"x", qos=1, retain=False)] * 2)
+        lifecycles.raise_fence()
+        lifecycles.lower_fence()
+    assert node.server.registry.get("full") is None
+    async with await RawClient.connect(node.port, "full", properties=properties):
+        pass_time(node, 601)
+        assert node.server.registry.get("full") is not None

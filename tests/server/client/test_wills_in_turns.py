@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from fanout.mqtt.packets import Will
+from fanout.mqtt.properties import Properties
 from tests.server.conftest import StartNode
-from tests.server.node_in_memory import NodeInMemory
+from tests.server.node_in_memory import NodeInMemory, update
 from tests.support.raw_client import RawClient
 from tests.support.waiting import wait_until
 
@@ -23,17 +24,18 @@ async def clients() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def drop_many(node: NodeInMemory, clients: AsyncExitStack) -> None:
-    """End the connections of many clients at once, whose Will Messages take longer than one turn."""
+async def drop_many(node: NodeInMemory, clients: AsyncExitStack, *, last: str = "") -> None:
+    """End the connections of many clients at once, whose Will Messages take longer than one turn, and of `last`."""
     for number in range(60):
         subscriber = await clients.enter_async_context(await RawClient.connect(node.port, f"s{number}"))
         await subscriber.subscribe(b"status/#")
     for number in range(CLIENTS):
         will = Will(b"status/%d" % number, b"x" * 20_000, retain=True)
         await clients.enter_async_context(await RawClient.connect(node.port, f"c{number}", will=will))
-    for one in list(node.server.connections):
-        if one.session is not None and one.session.client_id.startswith("c"):
-            one.abort()
+    found = {one.session.client_id: one for one in node.server.connections if one.session is not None}
+    for client_id in sorted(found, key=last.__eq__):
+        if client_id.startswith("c"):
+            found[client_id].abort()
 
 
 async def test_a_will_comes_before_anything_of_the_next_connection(
@@ -50,6 +52,27 @@ async def test_a_will_comes_before_anything_of_the_next_connection(
     late = await clients.enter_async_context(await RawClient.connect(node.port, "late"))
     await late.subscribe(b"status/dev")
     assert [message.payload for message in await late.messages_until_ping()] == [b"online"]
+
+
+async def test_a_session_that_its_own_will_ends_is_not_resumed(start_node: StartNode, clients: AsyncExitStack) -> None:
+    """The Will Message overflows the queue that it waits in, so its client begins anew."""
+    node = await start_node(queue_messages_max=1)
+    durable = Properties(session_expiry_interval=600, receive_maximum=1)
+    will = Will(b"own/will", b"gone", qos=1)
+    former = await clients.enter_async_context(
+        await RawClient.connect(node.port, "c", clean_start=False, will=will, properties=durable)
+    )
+    await former.subscribe(b"own/#", qos=1)
+    node.take([update(b"own/data", b"x", qos=1, retain=False)] * 2)
+    await drop_many(node, clients, last="c")
+    again = await clients.enter_async_context(
+        await RawClient.connect(node.port, "c", clean_start=False, properties=durable)
+    )
+    assert node.server.figures()["sessions_overflowed_total"] == 1
+    assert not again.connack.session_present
+    session = node.server.registry.get("c")
+    assert session is not None
+    assert session.is_connected
 
 
 async def test_no_will_is_lost_when_the_server_stops(start_node: StartNode, clients: AsyncExitStack) -> None:
