@@ -242,15 +242,9 @@ class MessageQueue:
             The dropped messages: older ones, or those of the batch itself. A message that alone exceeds a limit is
             dropped too.
         """
-        count = len(batch.messages) - start
-        if count <= 0:
+        if start >= len(batch.messages):
             return []
-        if not self._entries:
-            self._start = start
-        self._entries.append((batch, start))
-        self.messages += count
-        self.appended_total += count
-        self.bytes += batch.bytes_between(start, len(batch.messages))
+        self.restore(batch, start=start)
         if not self._full:
             return []
         dropped = self._drop_oldest()
@@ -258,6 +252,15 @@ class MessageQueue:
             dropped += self._drop_qos_0_of_newest()
             self.overflowed = self._full
         return dropped
+
+    def restore(self, batch: MessageBatch, *, start: int = 0) -> None:
+        """Append messages from index `start`, at least one, whatever the limits: they were accepted before."""
+        if not self._entries:
+            self._start = start
+        self._entries.append((batch, start))
+        self.messages += len(batch.messages) - start
+        self.appended_total += len(batch.messages) - start
+        self.bytes += batch.bytes_between(start, len(batch.messages))
 
     def drop_qos_0(self) -> list[Message]:
         """Drop the messages at QoS 0 and return them; positions before the end of the queue are invalid afterwards."""

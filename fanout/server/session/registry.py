@@ -298,13 +298,15 @@ class SessionRegistry:
                 new = topic_filter not in session.subscriptions and topic_filter not in added
             size = len(topic_filter) if new else 0
             reached: Limit | None = None
-            if (shared[1] if shared is not None else topic_filter).count(b"/") >= config.filter_levels_max:
+            if not new:
+                pass  # a reload may have lowered the limits below what the session has
+            elif (shared[1] if shared is not None else topic_filter).count(b"/") >= config.filter_levels_max:
                 reached = Limit.FILTER_LEVELS
-            elif new and room <= 0:
+            elif room <= 0:
                 reached = Limit.SUBSCRIPTIONS
             elif size > room_bytes:
                 reached = Limit.FILTER_BYTES
-            elif new and user_room <= 0:
+            elif user_room <= 0:
                 reached = Limit.USER_SUBSCRIPTIONS
                 over_quota = True
             if reached is not None:

@@ -159,7 +159,7 @@ class SessionSender:
             replacing: Retained values of this node, by topic, that queued messages take the place of.
         """
         for batch in batches:
-            self._append(batch)
+            self.queue.restore(batch)
         self._queued_values.update(replacing)
         self._live_from = self.queue.appended_total
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fanout.config import ServerConfig
@@ -78,6 +80,17 @@ def test_levels_of_a_filter_are_bounded() -> None:
     refused = [Subscription(b"a/b/c/d"), Subscription(b"///"), Subscription(b"+/+/+/#"), Subscription(b"$share/g/////")]
     assert subscribe(registry, session, *allowed, *refused) == [0, 0, 0, *[ReasonCode.QUOTA_EXCEEDED] * 4]
     assert len(session.subscriptions) == 2
+
+
+def test_a_filter_that_a_session_has_may_be_changed_below_a_lowered_limit() -> None:
+    """A reload may lower a limit below what a session has; to subscribe again costs nothing more."""
+    registry = make_registry()
+    session = registry.create("c", wire=V5)
+    before = [Subscription(b"long/filter"), Subscription(b"$share/g/long/filter")]
+    assert subscribe(registry, session, *before) == [0, 0]
+    registry.config = replace(registry.config, filter_bytes_max=5, filter_levels_max=1)
+    again = [Subscription(one.topic_filter, 1) for one in before]
+    assert subscribe(registry, session, *again, Subscription(b"new")) == [1, 1, ReasonCode.QUOTA_EXCEEDED]
 
 
 AGE = Properties(user_property=(("fanout-max-age-s", "1"),))

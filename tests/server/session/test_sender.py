@@ -281,3 +281,19 @@ def test_ping_does_not_wait_for_acknowledgements() -> None:
     session.acknowledge(ack(PacketType.PUBACK, 1))
     peer.take()
     assert peer.read() == publish(b"2", 1, 2, flags=1, topic=b"b")
+
+
+def test_a_restored_queue_may_be_above_the_limits() -> None:
+    """An earlier process accepted its messages, maybe with a higher limit: none is lost in silence, nor ends it."""
+    counters = Counters()
+    peer = Peer(make_session(queue_messages_max=1, counters=counters))
+    peer.session.disconnect()
+    batches = [batch(message(b"%d" % number, qos=1), message(b"x", qos=1)) for number in range(2)]
+    peer.session.sender.restore(batches, replacing={})
+    peer.connect()
+    peer.take()
+    assert peer.read().count(b"x") == 2
+    peer.session.acknowledge(ack(PacketType.PUBACK, 1, 2, 3, 4))
+    peer.session.enqueue(batch(message(b"next", qos=1)))
+    assert not peer.session.sender.queue.overflowed
+    assert counters.dropped[DropReason.SESSION_ENDED] == 0
