@@ -1,7 +1,7 @@
 """Questions that go to a member together: the first at once, later ones in the next call.
 
-While a call is under way, or its window is not over, questions collect; what did not fit in a call waits for no window.
-So the number of calls depends on windows and sizes, not on how many clients cause questions.
+Questions collect while a call is under way or its window is not over. Questions that did not fit in a call wait for no
+window. So the number of calls depends on windows and sizes, not on how many clients cause questions.
 """
 
 from __future__ import annotations

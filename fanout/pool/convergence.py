@@ -1,9 +1,9 @@
 """Convergence: whether members of a pool hold the same at common cuts, since when not, and who audits when (core).
 
 A difference at one cut is nothing: the streams of members are not in step to the message everywhere. One that outlives
-`converge_after_s` is repaired by audits, each of which compares one member with the primary. No vote says which member
-is behind; but a member that differs from more members than it agrees with audits first, because one audit is enough
-if that helps. Time comes in as seconds of a monotonic clock, and as Unix time for people.
+`converge_after_s` is repaired by audits, each of which compares one member with the primary. No vote decides which
+member is outdated. A member that differs from more members than it agrees with audits first, because that audit may be
+enough. Time comes in as seconds of a monotonic clock, and as Unix time for people.
 """
 
 from __future__ import annotations

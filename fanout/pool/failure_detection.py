@@ -16,7 +16,7 @@ __all__ = ["FailureDetector", "LifeSigns", "isolated_after_s"]
 _MARGIN_S: Final = 1.0
 """Time for which a node is isolated before others may take it for dead."""
 _WITNESS_S: Final = 1.5
-"""Age of an own heartbeat with which the primary is a witness, or half of `dead_after_s` if that is more.
+"""Greatest age of an own heartbeat that makes the primary a witness, or half of `dead_after_s` if that is more.
 
 It was sent as long after the member was heard: all send one each second, so the member's would have come before it.
 """
@@ -64,17 +64,17 @@ class FailureDetector:
         """Member that was found dead, with a witness, to when it had been heard last."""
         self._looked_s: float | None = None
         self._runs_since_s = float("-inf")
-        """Since when this node has looked without a pause: it heard nobody before that."""
+        """Start of the present run of looks without a pause: before that this node heard nobody."""
         self._own_s = float("-inf")
-        """When the newest own heartbeat was sent that came back."""
+        """Time at which the newest heartbeat that came back was sent."""
 
     def look(self, others: Iterable[LifeSigns], *, own_sent_s: Sequence[float | None], now_s: float) -> None:
         """Judge anew.
 
         Args:
             others: Every other member.
-            own_sent_s: For each link whose heartbeats may come back, when the newest one was sent that did; None for
-                none. Empty without such a link.
+            own_sent_s: For each link that may publish heartbeats, the time at which the newest one that came back was
+                sent; None for none. Empty without such a link.
             now_s: The time.
         """
         paused_s = now_s if self._looked_s is None else now_s - self._looked_s

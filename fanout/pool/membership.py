@@ -1,7 +1,7 @@
 """Membership: who is known in a pool, who answers, who is suspect, and which address is this node's own (core).
 
 A member is known by the address at which it is asked. Time comes in as seconds of a monotonic clock. A member is
-reachable as long as its newest answer is young enough; what it said before it became suspect is kept for people only.
+reachable as long as its newest answer is young enough. Answers from before it became suspect are kept for people only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AskFailure(enum.StrEnum):
     PROTOCOL = "protocol"
     """The member speaks another version of the pool's protocol."""
     ANSWER = "answer"
-    """The connection ended before a whole answer, or it is too long, or not that of a member."""
+    """The connection ended before a whole answer; or the answer is too long, or no member's."""
     IDENTITY = "identity"
     """The member has this node's `node.id`, and is another process."""
 

@@ -29,7 +29,7 @@ HANDLED_MAX: Final = 256
 BODIES_BYTES_MAX: Final = 96 << 20
 """Bytes of all bodies that are being read; a request that goes beyond them is refused."""
 ADDRESS_BODIES_BYTES_MAX: Final = 40 << 20
-"""Bytes of those that come from one address: one of the longest, and others beside it."""
+"""Limit of such bytes from one address: one of the longest bodies, and others beside it."""
 
 Handler: TypeAlias = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request, given the `node.id` that the member states, and the body; raises `ValueError` for a wrong one."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CommonClock", "CutsOfLinks", "OtherMember", "PoolMembers"]
 
 _PROCESSES: Final = 4
-"""Processes of each member of which it is remembered that their copies were right."""
+"""Maximum number of remembered processes of a member whose copies were right."""
 _OWN_INTERVAL_S: Final = 2.0
 """Pause between two questions to an address that leads to this process, before the kept connection is closed (3 s)."""
 
@@ -381,7 +381,7 @@ class PoolMembers:
                 )
 
     def _answer(self, asker: str) -> bytes:
-        """Return the document for another member; the facts in it are found at most twice in a ping interval."""
+        """Return the document for another member; its facts are gathered at most twice in a ping interval."""
         now_s = self._monotonic()
         if self._facts is None or now_s >= self._facts_s + self.config.ping_interval_s / 2:
             self._facts, self._facts_s = self.own_facts(), now_s

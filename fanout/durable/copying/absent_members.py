@@ -31,7 +31,7 @@ class NotesForAbsent(Generic[_Note]):
         return tuple(self._notes)
 
     def put(self, member: str, client_id: str, note: _Note) -> None:
-        """Note something of a session for a member, in place of what was noted of it before."""
+        """Set the note of a session for a member, in place of an earlier one."""
         notes = self._notes.setdefault(member, {})
         self._count += client_id not in notes
         notes[client_id] = note

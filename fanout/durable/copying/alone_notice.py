@@ -1,7 +1,7 @@
 """The notice that sessions of this member go on without copies, which the other members get through the primary.
 
-A copy that another member has may be older than what a client was told from then on. So that member hears of it first:
-what the primary has given back to this node is in the stream of every other one too, before they can find this node
+A copy that another member has may be older than what a client was told from then on. So that member learns of it in
+time: a notice that came back to this node is also in the stream of every other member before they can find this node
 dead. They use no copy at QoS 2 until this node says, when it is asked, that all those are right.
 """
 
@@ -38,8 +38,8 @@ class AloneNotice:
     def is_out(self) -> bool:
         """Return whether sessions may go on without copies: the others know; send the notice where they do not.
 
-        They need not know where no primary brings it. While all primaries are away nobody can go on with a session, so
-        nothing waits if all others are dead by then; they are told later.
+        They need not know where no primary brings it. While all primaries are away no member can take a session over.
+        So if all others are dead, nothing waits, and they are told later.
         """
         others = self._others
         if not others.has_witness:

@@ -1,4 +1,4 @@
-"""Members that can keep copies: which ones there are now, which have lost theirs, and whose turn it is."""
+"""Members that can keep copies: the present ones, those that have lost their copies, and the one that comes next."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["ALONE_S", "CopyKeepers", "KeeperChange"]
 ALONE_S: Final = 2.5
 """Time without a member that could keep a copy, after which sessions go on without one."""
 _AWAY_S: Final = 1.0
-"""Time after which copies at a member that keeps none now are made elsewhere: a busy one has them still."""
+"""Time without an answer of a keeper, after which its copies are made elsewhere; a busy one still has them."""
 _STOOD_S: Final = 0.25
 """Longest time between two looks that counts: beyond that, this process did not run, and could hear nobody."""
 _STEADY_S: Final = 2.0
-"""Time without a change of members, after which copies go to the members whose turn it is."""
+"""Time without a change of members, after which copies go to the members that the hash chooses."""
 
 
 class KeeperChange(NamedTuple):
@@ -25,11 +25,11 @@ class KeeperChange(NamedTuple):
     has_changed: bool
     """True if other members can keep copies than before."""
     lost: frozenset[str]
-    """Members that have no copy any more, or are away for so long that they count as such."""
+    """Members without a copy: new processes, and those that are away for too long."""
     is_interrupted: bool
-    """True if a member may not know places any more that copies there name."""
+    """True if a member may have forgotten places that its copies name."""
     is_steady: bool
-    """True if copies go to the members whose turn it is from now on."""
+    """True if copies go to the members that the hash chooses from now on."""
 
 
 class CopyKeepers:
@@ -57,11 +57,11 @@ class CopyKeepers:
         self._alone_since_s: float | None = 0.0
         """Value of `ran_s` since which no member can keep a copy; None while one can."""
         self._steady_at_s: float | None = None
-        """Time from which copies go to the members whose turn it is; None while they are there."""
+        """Time from which copies go to the members that the hash chooses; None while they are there."""
 
     @property
     def are_steady(self) -> bool:
-        """True if copies are at the members whose turn it is, or on their way there."""
+        """True if copies are at the members that the hash chooses, or on their way there."""
         return self._steady_at_s is None
 
     @property
@@ -70,7 +70,7 @@ class CopyKeepers:
         return self._alone_since_s is not None and self.ran_s - self._alone_since_s >= ALONE_S
 
     def next_for(self, client_id: str, *, unable: tuple[str, ...]) -> str | None:
-        """Return the member whose turn it is to keep the copy of a session; None for none.
+        """Return the member that is to keep the copy of a session; None for none.
 
         Args:
             client_id: Client Identifier.

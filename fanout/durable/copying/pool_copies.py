@@ -112,8 +112,8 @@ class PoolCopies:
     async def answer_copy(self, asker: str, body: bytes) -> bytes:
         """Answer COPY: keep copies of the process that is heard.
 
-        Another one of the same member is over, and what waited for its copies too; or it has just begun, and copies
-        again until it is heard, as nobody could say before that it lives.
+        Any other process of this member has ended, and nothing waits for its copies; or it has just begun, and copies
+        again until it is heard.
         """
         instance, rows = await self._slices.run(copy_request_in_steps(body))
         if not any(other.name == asker and other.instance == instance for other in self._others.states()):

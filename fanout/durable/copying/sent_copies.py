@@ -1,11 +1,11 @@
 """Copies of this member's sessions at other members: which member keeps each, and what is on its way.
 
-Each session that is copied is one object, which is dropped when the session ends or is another member's; a row, a retry
-or a note that names a dropped one is passed over.
+Each copied session is one object. It is dropped when the session ends or leaves; rows, retries and notes that name a
+dropped object are ignored.
 
 Rows to one member go in the order in which they were made, one call at a time. A row that brings nothing goes to the
-member that is the next to keep it. While there is no other member, nothing waits for longer than `ALONE_S`; if an older
-copy is left at one, the others are told before a session goes on without (`AloneNotice`).
+member that is the next to keep it. Without another member nothing waits for longer than `ALONE_S`. If a member may have
+an older copy, a notice (`AloneNotice`) tells the others before the session goes on without a copy.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Copy:
     put_s: float
     """The same, in seconds for which this member has run."""
     epoch: Epoch
-    """Since when the session is this member's, or was, when the copy was made."""
+    """Epoch of the session at this member when the copy was made."""
 
     @property
     def is_newest(self) -> bool:
@@ -122,7 +122,7 @@ class _Outbox:
     task: asyncio.Task[None]
     """Sends it."""
     rows: deque[_Copy | str] = field(default_factory=deque)
-    """Copies, and Client Identifiers of the sessions whose copy the member is to forget; nothing waits for those."""
+    """Copies; and Client Identifiers whose copies the member is to forget, for which nothing waits."""
     places: dict[_Session, bytes] = field(default_factory=dict)
     """Session to the places at which it goes on."""
     forgetting: set[str] = field(default_factory=set)
@@ -157,7 +157,7 @@ class _Retries:
 
 
 class _Claims:
-    """Sessions that are here, each since an epoch, of which the others are told once their copies are kept."""
+    """Sessions that are here, with their epochs. The others are told of them once their copies are kept."""
 
     def __init__(self, tell: Callable[[Mapping[str, Epoch]], None]) -> None:
         self._tell = tell
@@ -177,7 +177,7 @@ class _Claims:
             self._kept[client_id] = self._unkept.pop(client_id)
 
     def tell(self) -> None:
-        """Tell the others of the sessions whose copies are kept by now, all of them at once."""
+        """Tell the others, in one call, of all sessions with a kept copy."""
         if self._kept:
             kept, self._kept = self._kept, {}
             self._tell(kept)
@@ -226,7 +226,7 @@ class SentCopies:
         self._again: dict[_Session, None] = {}
         """Sessions that are to be copied once more."""
         self._outdated = NotesForAbsent[Epoch]()
-        """Sessions of which a member may have an older copy, until it has said that it has forgotten that.
+        """Sessions with a possibly outdated copy at a member, until that member confirms that it forgot the copy.
 
         With the epoch of that copy, or a later one: the copy of a session that it gave here since is another one.
         """

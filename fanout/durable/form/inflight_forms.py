@@ -1,7 +1,7 @@
-"""Bytes of what sessions have in flight, for records that are written again and again; each message is encoded once.
+"""Encoded messages in flight, for records that are written again and again; each message is encoded once.
 
-Sessions in step share a log of messages, so the bytes of a log serve all of them, and each record after the other: what
-is in flight at a session is a piece of them.
+Sessions in step share a log of messages, so its bytes serve all of them and all of their records. The messages in
+flight at one session are a piece of these bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Copy of a durable session at another member of a pool (core): its value, but for what that member has itself.
 
-Every member gets the same messages from the primary. So a copy names the place in the stream of each link from which on
-messages were not sent, and those in flight by their places; `fanout.replica.recent` finds both at the other member.
-Only what is in no stream goes along whole: retained messages under way, and what one member alone has found.
+Every member gets the same messages from the primary. So a copy names the place of the first unsent message in the
+stream of each link, and the places of messages in flight; `fanout.replica.recent` finds both at the other member. Only
+messages that are in no stream are copied whole: retained messages under way, and messages that one member alone has
+found.
 
 The bytes come from another process, so a reader believes nothing: each length is checked, and the session in it by
 `session_format`.
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 COPIED_MESSAGES_MAX: Final = 5_000
-"""Messages that a copy has whole at most: those of more take long to copy, again and again."""
+"""Maximum number of whole messages in a copy: more would take long, each time."""
 _VERSION: Final = 1
 _HINT: Final = "Compare the versions of the members of the pool"
 _HEAD: Final = struct.Struct("!BBI")
@@ -91,8 +92,7 @@ class SessionCopy(NamedTuple):
     is_exact: bool
     """True if nothing may come twice: it has to do with QoS 2."""
     places: Mapping[str, Place]
-    """Place in the stream of each link from which on its messages follow; a link is left out whose place had no
-    name."""
+    """Place of its next message in the stream of each link; without links whose place had no name."""
     in_flight: tuple[CopiedMessage, ...] = ()
     """Messages in flight that are in a stream, in order."""
 

@@ -15,9 +15,9 @@ from fanout.server.session.session_export import BATCH_MESSAGES, ExportedMessage
 __all__ = ["SessionExport"]
 
 _SHORT_MESSAGES: Final = 500
-"""Queued messages up to which a session is encoded in a few milliseconds."""
+"""Largest queue that is encoded with its session at once, in a few milliseconds."""
 SHORT_BYTES: Final = 256 * 1024
-"""Their bytes, with those in flight, up to which it goes into an answer with others."""
+"""Largest number of bytes, queued and in flight, of a session that shares an answer with others."""
 
 
 class SessionExport:

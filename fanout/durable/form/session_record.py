@@ -1,7 +1,7 @@
 """Record of a durable session on disk (core): its value, and from where on its queue follows from the history.
 
-A record is written anew whenever its session has changed, but not for messages that come: what waits for the session
-is found again by dispatching the history from `position` on.
+A record is written anew whenever its session has changed, but not for new messages. The waiting messages are found
+again by dispatching the history from `position` on.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ class SessionRecord(NamedTuple):
     is_connected: bool
     """True if it had a Network Connection then, so that its expiry has not begun."""
     position: int
-    """Number of the first batch of the history of which it has unsent messages; of the next one that comes, if all
-    is sent."""
+    """Number of the first batch in the history with unsent messages for it. If all is sent: number of the next batch.
+    """
     unsent: int
-    """Number of messages of that batch that are unsent, the last ones; `ALL_UNSENT` when it has not come."""
+    """Number of unsent messages at the end of that batch; `ALL_UNSENT` if the batch has not come."""
     epoch: bytes = b""
-    """Since when the session is this member's, as the pool writes it; empty for a node that is in no pool."""
+    """Epoch of the session at this member, as the pool writes it; empty without a pool."""
     as_of: int = ALL_BATCHES
-    """Number of the newest batch when the record was made: what the client published at QoS 2 in later ones is
-    received, too, and not among the Packet Identifiers of `session`."""
+    """Number of the newest batch when the record was made. Later batches may have more QoS 2 messages of the client,
+    whose Packet Identifiers are not in `session`.
+    """
 
 
 def encode_record(

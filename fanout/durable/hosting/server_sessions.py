@@ -1,11 +1,12 @@
 """The sessions of a server, as the pool moves them: out of this node in three steps, and into it in three.
 
 A session that goes is promised: its connection ends, and it collects what comes until it is taken back or released. Its
-value is exported up to the markers. For one that comes, messages are collected from the first step on; its value is
-read and checked, then it is there, with the messages after the markers. `fanout.durable.moving` decides on each step.
+value is exported up to the markers. For a session that comes, messages are collected from the first step on. Its value
+is read and checked; then it is there, with the messages after the markers. `fanout.durable.moving` decides on each
+step.
 
-Owns the places of markers in the queues of sessions that go and come. A topic belongs to one link, so a message is in
-front of a cut when it came before the marker of its own link.
+Owns the places of markers in the queues of sessions that go and come. A topic belongs to one link, so a message is
+before a cut if it came before the marker of its own link.
 """
 
 from __future__ import annotations

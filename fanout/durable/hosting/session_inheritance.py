@@ -1,7 +1,7 @@
 """Inheritance of durable sessions: sessions of a member that is gone go on here, from their copies.
 
 A copy names places in streams that this node has too. Later messages are dispatched once more, to the inherited
-sessions alone, by the same code as always: so subscriptions, limits and expiry hold as they did.
+sessions alone, by the usual code, so subscriptions, limits and expiry hold.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Heir(NamedTuple):
 
     session: ExportedSession
     starts: Mapping[str, Start]
-    """Place in the stream of each link from which on it gets messages."""
+    """Place of its first message in the stream of each link."""
     first: int
     """Number of the first batch after one of these."""
 

@@ -37,8 +37,8 @@ class SessionRestart:
         self._clock = clock
         self._logger = logger
         self._ended: dict[str, ExportedSession] = {}
-        """Sessions that expired while no process ran and whose Will Message is not published yet, by Client
-        Identifier."""
+        """Sessions that expired while no process ran, and still have a Will Message to publish, by Client Identifier.
+        """
         self._makers: dict[int, MessageMaker] = {}
         self._restored = self._expired = self._refused = 0
         self._away_ms = 0

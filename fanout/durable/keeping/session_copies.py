@@ -1,9 +1,9 @@
 """Copies of durable sessions for another member of a pool: it makes the copy of each one that has changed.
 
 Owns which sessions are copied, what a copy has, and when one is made. `SessionCopy` says what goes along. Packets that
-a client relies on wait for the copy (`SessionMarks`). A session at QoS 1 does not: it goes on at its oldest message
-without an acknowledgement, and looks at all sessions find how far each one is. Sessions in step are at one place, so
-that a look sends few bytes for many of them.
+a client relies on wait for the copy (`SessionMarks`). A session at QoS 1 does not: it goes on at its oldest
+unacknowledged message. Regular looks at all sessions find that message. Sessions in step are at one place, so that a
+look sends few bytes for many of them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = ["LOOK_S", "CopyCarrier", "SessionCopies"]
 LOOK_S: Final = 0.1
 """Time between two looks at sessions that may have changed in a way that no client relies on."""
 _TURN_S: Final = 0.02
-"""Time after which a look leaves the other sessions to the next one: of some it has to go through all that waits."""
+"""Longest time of one look, which leaves the other sessions to the next: some have a long queue to go through."""
 _LOOKED_FOR: Final = 5_000
-"""Messages of one queue whose places are looked for in one turn: some ten milliseconds."""
+"""Messages of a queue that are searched for their places in one turn: some ten milliseconds."""
 _REFRESH: Final = 4
-"""A place moves on, though nothing was sent, once such a part of what is remembered has come after it."""
+"""Divisor: a place moves on, though nothing was sent, once such a part of the history has come after it."""
 
 _Step = tuple[SharedInflight, int]
 """State that sessions in step share: the log, and the position up to which it is acknowledged."""
@@ -56,14 +56,14 @@ class CopyCarrier(Protocol):
         """Carry copies by Client Identifier, None for a session that has ended; call `done` when they are kept."""
 
     def leave(self, client_id: str) -> None:
-        """Leave the copy of a session where it is, and forget of it."""
+        """Forget a session here, and leave its copy where it is."""
 
     def put_places(self, places: bytes, client_ids: Sequence[str]) -> None:
-        """Carry that these sessions, otherwise as they were copied, go on at other places now."""
+        """Carry new places of these sessions, whose copies are right in all other ways."""
 
 
 class _Parts:
-    """Both parts of a group, of which one is copied in later turns of the event loop."""
+    """Both parts of a group: one is copied at once, the other in later turns of the event loop."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         self._done = done
@@ -303,7 +303,7 @@ class SessionCopies:
         )
 
     def _look(self) -> None:
-        """Tell how far sessions are that have changed without being marked, and those whose places grow old."""
+        """Report the progress of sessions that changed without being marked, or whose places grow old."""
         began_s = self._clock.monotonic()
         if not self._left_to_look_at:
             self._left_to_look_at = list(self._entries)
@@ -473,7 +473,7 @@ def _look_for_strays(session: Session, entry: _Entry, places: _Places) -> bool:
 def _queued(session: Session, entry: _Entry, places: _Places) -> Iterator[Message]:
     """Yield the messages at QoS 1 and 2 in the queue that a copy depends on, in order; strays were looked for.
 
-    These are the ones up to the first that has a place, and those after it that have none: the others follow from
+    These are all messages before the first one with a place, and later ones without a place. The others follow from
     that place. Each message is looked for once at most, so that a long queue costs no more than a short one.
     """
     queue = session.sender.queue

@@ -1,8 +1,8 @@
 """The fence of this member: it serves no durable session while others may take it for dead.
 
-Owns when the fence goes up and comes down. It goes up when this member is isolated, and when it did not run for as
-long: others may have found it dead meanwhile, even if it hears them again by now. It comes down when every other
-member that lives has said that it has no newer session with the same Client Identifier; sessions that are older end.
+Owns when the fence goes up and comes down. It goes up when this member is isolated, or did not run for as long as that
+takes. Others may have found it dead meanwhile, even if it hears them again. It comes down when every living member has
+named its newer sessions. Sessions here that are older than those end.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Fence:
         )
 
     async def _settle(self) -> None:
-        """Ask the others whose the sessions are, and take the fence down unless that is in doubt again by then."""
+        """Ask the others which of them have newer sessions, and take the fence down unless a new doubt has come."""
         self._is_in_doubt = False
         epochs = {}
         for client_id, _, _ in self._host.absent():

@@ -64,7 +64,7 @@ _TAKE_S: Final = 5.0
 _EXACT_S: Final = 3.0
 """Time in which a marker has to come; without one, a session is moved inexactly."""
 _UNDECIDED_S: Final = 5.0
-"""Time in which the primary answers the messages of a client; the session stays where it is after that."""
+"""Longest wait for the primary's answers to messages of a client; after that the session stays where it is."""
 _PULL_S: Final = 60.0
 """Time in which all pieces of a long session come."""
 _PULL_IDLE_S: Final = 5.0

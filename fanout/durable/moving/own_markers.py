@@ -16,11 +16,11 @@ MARKER_S: Final = 1.0
 """Time in which a marker comes through the primary to a member; then another one is tried."""
 _PAUSE_S: Final = 0.05
 _UNDER_WAY_MAX: Final = 256
-"""Markers that are under way, of calls of which some may have failed."""
+"""Maximum number of markers under way; calls of some may have failed."""
 
 
 class OwnMarkers:
-    """Own markers under way, each with the sessions whose messages behind it are for this member."""
+    """Own markers under way, each with its sessions: messages behind the marker are for this member."""
 
     def __init__(self, markers: Markers, *, clock: Clock) -> None:
         """Begin without any.

@@ -1,7 +1,7 @@
 """Sessions that a member has again after a restart: they end here if their clients have begun anew elsewhere meanwhile.
 
-While the member was away, the others told it nothing. So it claims each session once more, since when it had it, at
-every member that lives; a member with a newer one says so. Until all have answered, no client goes on with one.
+While the member was away, the others told it nothing. So it claims each of its sessions once more, with its epoch, at
+every living member. A member with a newer session says so. Until all have answered, no client goes on with one.
 """
 
 from __future__ import annotations

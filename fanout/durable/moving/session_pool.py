@@ -1,7 +1,7 @@
 """Sessions of this node and of the others, as one pool: what the server, the links and the other members ask of it.
 
-`docs/reference/pool.md` says what moves, and when. The ownership of each session is in `ledger`, its way from member to
-member in `move`, and those of a member that leaves in `hand_over`.
+`docs/reference/pool.md` says what moves, and when. `ledger` has the ownership of each session, `move` its way from
+member to member, and `hand_over` the sessions of a member that leaves.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["ANSWER_S", "SessionPool"]
 ANSWER_S: Final = 0.3
 """Longest time for which a client waits, unless its session may be at a silent member."""
 _VERDICT_S: Final = 0.5
-"""Time in which a client is served after `dead_after_s`, in which a silent member answers or is dead."""
+"""Time after `dead_after_s` until a client has its answer: a silent member has answered or is dead by then."""
 _SWEEP_S: Final = 1.0
 _FOUND: Final = {
     Choice.FETCH: SessionFound.HERE,
@@ -167,7 +167,8 @@ class SessionPool:
             client_id: Its Client Identifier.
             user: Its verified user; empty for a client without one.
             superuser: True if it may read and write every topic.
-            clean: True if it wants a new session: a former one stays where it is, and is asked for its owner.
+            clean: True if it wants a new session: then the members are only asked who owns a former one, which stays
+                there.
         """
         loop = asyncio.get_running_loop()
         found: asyncio.Future[SessionFound] = loop.create_future()
@@ -221,8 +222,8 @@ class SessionPool:
     async def hand_over(self, *, clients_per_s: float) -> None:
         """Give all sessions to other members, and take no client any more; ends when nothing moves any more.
 
-        Sessions without a connection go at once. Clients are sent away at a pace, and bring their sessions to the
-        members at which they connect; those of clients that do not come are offered too.
+        Sessions without a connection go at once. Clients are sent away at a pace, and their sessions follow them to
+        other members. Sessions of clients that connect nowhere are offered too.
 
         Args:
             clients_per_s: Clients that are sent away in a second.
@@ -234,7 +235,7 @@ class SessionPool:
         self._returned.add(epochs)
 
     async def run(self) -> None:
-        """Settle whose the sessions of the former process are; then forget what is too old, until cancelled."""
+        """Settle who owns the sessions of the former process; then forget old entries, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fence.run(), name="pool-fence")
@@ -315,7 +316,7 @@ class SessionPool:
         self._calls.to(member).claim.ask(question).add_done_callback(answered)
 
     def _go_on(self, client_id: str) -> Epoch:
-        """Go on with a session that is here as one that is later than all that are known."""
+        """Go on with a session that is here, under an epoch above all known ones."""
         epoch = self.ledger.next_epoch()
         self.ledger.begin(client_id, epoch)
         self._claim_begun(client_id, epoch, is_copied=self._host.copy_again(client_id))

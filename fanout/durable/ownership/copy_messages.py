@@ -101,11 +101,11 @@ class CopyAnswer:
     newer: Mapping[str, Epoch] = field(default_factory=dict)
     """Client Identifiers whose session is another member's since a later epoch."""
     missing: tuple[str, ...] = ()
-    """Client Identifiers of which there is no copy that could go on at other places."""
+    """Client Identifiers without a copy here that could go on at other places."""
     full: tuple[str, ...] = ()
     """Client Identifiers for whose copies there is no room."""
     unable: tuple[str, ...] = ()
-    """Client Identifiers whose sessions could not go on from their copies: what they need came too long ago."""
+    """Client Identifiers whose copies are of no use: the history lacks messages that they need."""
 
 
 class InheritRequest(NamedTuple):

@@ -74,7 +74,7 @@ def is_outdated(version: CopyVersion, *, epoch: Epoch, is_of_heir: bool) -> bool
 
 
 def are_newer_places(number: int, *, version: CopyVersion, places_number: int) -> bool:
-    """Return whether places that came are those of a session now, in place of what its copy says.
+    """Return True if new places replace those in the copy of a session.
 
     Args:
         number: Number of the places at the holder.

@@ -1,11 +1,11 @@
 """Epochs: which of two sessions with one Client Identifier began later, at whatever members (core).
 
-A hybrid logical clock that goes by the monotonic clock. It begins with the time of day; from then on members that hear
-each other set theirs to the one that is farthest ahead (`hear`), and all go on at one pace. So they count the same when
-they are parted, whatever the time of day is at one of them, or becomes.
+A hybrid logical clock that goes by the monotonic clock. It begins with the time of day. From then on members that hear
+each other set theirs to the clock that is farthest ahead (`hear`), and all go on at one pace. So they count the same
+when they are parted, whatever the time of day is at one of them, or becomes.
 
-Another member may be wrong, or lie. So its word sets the clock ahead by a minute at a time; further than that only now
-and then, and never out of the range of an epoch. Members set each other ahead alike, so all go on together.
+Another member may be wrong, or lie. So its word sets the clock ahead by a minute at a time; by more only now and then,
+and never out of the range of an epoch. Members set each other ahead alike, so all go on together.
 """
 
 from __future__ import annotations

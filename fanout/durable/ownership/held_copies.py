@@ -31,7 +31,7 @@ class HeldCopy:
     came_s: float
     """When it came, seconds of the node's clock."""
     places: bytes | None = None
-    """Place from which the session goes on in place of the one in the copy; None if the copy is right."""
+    """Place from which the session goes on, which replaces the one in the copy; None if the copy is right."""
     places_number: int = 0
     """Number of these places at the holder; of no use without any."""
 
@@ -52,7 +52,7 @@ class HeldCopies:
         self._of: dict[tuple[str, str], dict[str, None]] = {}
         """Holder and its process to Client Identifiers."""
         self._given: dict[str, float] = {}
-        """Clients whose sessions were given away, to when that was, or they were looked for in vain; oldest first."""
+        """Clients whose sessions were given away, or searched in vain, to the time of that; oldest first."""
 
     def __len__(self) -> int:
         """Return the number of copies."""
@@ -89,7 +89,7 @@ class HeldCopies:
 
     @property
     def processes(self) -> tuple[tuple[str, str], ...]:
-        """Members, each with a process of it, of whose sessions there are copies."""
+        """Processes of members, each with copies of its sessions here."""
         return tuple(self._of)
 
     def given(self, *, until_s: float) -> Iterator[HeldCopy]:

@@ -51,9 +51,9 @@ from fanout.runtime.system_clock import Clock
 __all__ = ["PROMISE_S", "SessionFigures", "SessionLedger"]
 
 PROMISE_S: Final = 10.0
-"""Time after which a session that was promised, and not fetched or committed, goes on where it is."""
+"""Longest time of a promise: a session that is not fetched and committed by then goes on where it is."""
 _TOMBSTONES_MAX: Final = 100_000
-"""Sessions that are elsewhere or have ended, of which the newest epoch is remembered."""
+"""Maximum number of remembered epochs, of sessions that are elsewhere or have ended."""
 _HERE: Final = frozenset((Stage.OWNED, Stage.PROMISED, Stage.FROZEN))
 
 
@@ -73,7 +73,7 @@ class SessionFigures:
     clients_later_total: int = 0
     """Clients that were refused (0x88) because their session was not here in time."""
     sessions_lost_total: int = 0
-    """Sessions of which it is not known whether they came, and which were thrown away."""
+    """Sessions that were dropped, because nobody knows whether they arrived."""
     fences_total: int = 0
     """Number of times that this member stopped serving durable sessions, because others might take it for dead."""
 
@@ -461,7 +461,7 @@ class SessionLedger:
             self.held.put(HeldCopy(client_id, member, instance, version, value, self._clock.monotonic()))
 
     def later_than(self, holder: str, row: CopyRow, value: bytes) -> Epoch | None:
-        """Return the epoch of a session that is later than that of a copy which came, or prevails; None for none.
+        """Return the epoch of a session that is newer than the copy that came, or prevails over it; None for none.
 
         A session here that is older ends.
         """

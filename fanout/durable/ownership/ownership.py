@@ -1,9 +1,9 @@
 """Ownership of one client's session at one member of a pool: the rules by which it moves (core).
 
-Every function takes what a member knows of one Client Identifier and returns what it knows then; None for nothing.
-A member pulls a session: TAKE promises it, FETCH freezes its value, and the holder's answer to COMMIT is the one
-place where the owner changes. Until then the holder may take the session back at any time, because the other one has
-not served it. CLAIM ends what is older. `tests/durable/ownership/test_ownership_model.py` searches these rules
+Every function takes a member's knowledge of one Client Identifier and returns the new knowledge; None for nothing. A
+member pulls a session: TAKE promises it, FETCH freezes its value, and the holder's answer to COMMIT is the one place
+where the owner changes. Until then the holder may take the session back at any time, because the other one has not
+served it. CLAIM ends what is older. `tests/durable/ownership/test_ownership_model.py` searches these rules
 exhaustively.
 """
 
@@ -134,7 +134,7 @@ class Ownership:
     stage: Stage
     """Its stage."""
     epoch: Epoch
-    """Since when: the epoch of the session; that of the own request in ASKING and ARRIVING."""
+    """Epoch of the session; in ASKING and ARRIVING epoch of the own request."""
     promised: Epoch = NO_EPOCH
     """Epoch of the newest request for it, for which it is PROMISED or FROZEN; it is late once the session is OWNED."""
     before: Epoch = NO_EPOCH
@@ -284,7 +284,7 @@ def commit(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, bool]
 
 
 def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]:
-    """Take a member's CLAIM that it has a session since an epoch; what is older here ends.
+    """Take a member's CLAIM that it has a session since an epoch; an older session here ends.
 
     Returns:
         The knowledge afterwards; and the epoch of the session here when it is the newer one, so that the other's ends.
@@ -325,7 +325,7 @@ def take_back(own: Ownership | None) -> Ownership | None:
 
 
 def begin(epoch: Epoch, *, owner_since: int = 0) -> Ownership:
-    """Begin a session, or go on with the one that is here, with an epoch that is later than all that are known.
+    """Begin a session, or go on with the one that is here, under an epoch above all known ones.
 
     Claims end what the other members have. A session that was FROZEN is to be thawed, or to be ended.
     """
