@@ -1,8 +1,8 @@
 """Drain: the way of a node from serving to stopping; and hold: out of the pool for a while, without stopping.
 
-Owns the phases and their order, and the time that a load balancer has to notice that the node is not ready before
-clients are disconnected. Signals and HTTP ask for a drain; `fanout.node.node` does the stopping. A hold is in
-memory: a restart ends it.
+Owns the phases, their order, and the time for a load balancer to notice, before clients are disconnected, that the node
+is not ready. Signals and HTTP ask for a drain; `fanout.node.node` does the stopping. A hold is in memory: a restart
+ends it.
 """
 
 from __future__ import annotations

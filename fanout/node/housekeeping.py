@@ -121,7 +121,7 @@ class Housekeeping:
         self._alarms = found
 
     def _note_pool(self) -> None:
-        """Note what is wrong with other members of the pool, and what is over."""
+        """Note new faults of other members of the pool, and the end of old ones."""
         node = self._node
         if node.pool is not None:
             found = node.documents.pool()

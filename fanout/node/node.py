@@ -2,8 +2,8 @@
 
 A batch goes from the replica to the replication log, then to clients. No protocol decision is made here.
 
-A part that only some nodes have (links, the log, the HTTP application) is imported where it is made: the
-modules of all of them would double the time until a node listens.
+Parts that only some nodes have (links, the log, the HTTP application) are imported where they are made: all of these
+modules would double the time until a node listens.
 """
 
 from __future__ import annotations
@@ -445,8 +445,8 @@ class Node:
     async def _change_links(self, former: NodeConfig) -> None:
         """Change, remove and add links, after the configuration; all at the same time, each in its own task.
 
-        A topic is never of this node and of a primary: as long as values of a selector may be here, it is the
-        primary's.
+        A topic never belongs to this node and to a primary: it is the primary's as long as values of its selector may
+        be here.
         """
         if former.links == self.config.links:
             return
@@ -487,7 +487,7 @@ class Node:
         self.readiness_changed()
 
     def _share_topics(self, links: Sequence[LinkConfig]) -> None:
-        """Let clients read the values of all links there are, and leave the topics of some links to their primaries."""
+        """Let clients read the values of all present links, and leave the topics of some links to their primaries."""
         self.store.replace([*(record.replica for record in self._records.values()), self.own])
         self.ingress.guard(
             selectors=self._selectors(links),

@@ -51,8 +51,8 @@ async def run_node(
         member: The number of the node where several members share the file; None for a node alone.
 
     Returns:
-        The exit code: 0 after an orderly stop, 5 when the disk failed that alone has the retained values
-        (`disc_only`), 70 when another part failed, which is a bug.
+        The exit code: 0 after an orderly stop; 5 if the disk of `disc_only` values failed; 70 if another part failed,
+        which is a bug.
 
     Raises:
         ConfigError: The password file cannot be used.

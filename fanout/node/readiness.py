@@ -1,7 +1,7 @@
 """Readiness of a node: the reasons against its links, and the phase of the node itself (core).
 
-`LinkStatus.reason` decides on a link. The functions are pure: `fanout.link` latches readiness for an epoch, for it
-leaves its state `LIVE` only on session loss, a stall or a lost connection.
+`LinkStatus.reason` decides on a link. The functions are pure. `fanout.link` latches readiness for an epoch: it leaves
+its state `LIVE` only on session loss, a stall or a lost connection.
 """
 
 from __future__ import annotations

@@ -88,16 +88,18 @@ class ReportOptions:
     until: datetime | None = None
     """Those that were published at this time or later neither."""
     fail_under: float | None = None
-    """In per cent; the result has not passed when any selector has a lower share, nor when secondaries could be
-    compared with one another only."""
+    """In per cent. The result fails if any selector has a lower share, or if secondaries could only be compared with
+    one another.
+    """
     accept_union: bool = False
     """True if it may pass then."""
     trend_path: Path | str | None = None
     """The file of the trend: compare with the reports in it, and add this one. None neither reads nor writes one, and
     compares the halves of the window. Of a report that has answers."""
     master: str | None = None
-    """The Spark master's URL, or `sail`. None takes Sail, which needs no Java, where it is installed, this machine's
-    memory is enough for the logs, and neither a URI nor a table is written; else `local[*]`."""
+    """The Spark master's URL, or `sail`. None takes Sail, which needs no Java, if it is installed, the memory is enough
+    for the logs, and neither a URI nor a table is written; else `local[*]`.
+    """
     json_path: Path | str | None = None
     """Place of the JSON, a URI that Spark can write as text; None for nowhere. The same holds for those below."""
     html_path: Path | str | None = None
@@ -301,7 +303,7 @@ RENDERED: Final[Mapping[str, Callable[[Report], str]]] = {
 
 
 def _check_places(*paths: Path | None) -> None:
-    """Make the directories of what will be written, so that what cannot be is known before the report is made."""
+    """Make the directories of all outputs, so that a fault shows before the report is made."""
     for path in paths:
         if path is None:
             continue

@@ -29,7 +29,7 @@ BRANCHES_MAX: Final = 100
 _LEVELS_MAX: Final = 16
 """Levels of a topic that count as branches."""
 _SHARE_OF_ONE: Final = 0.75
-"""A branch of which one branch below has this share is left out: that one says more."""
+"""A branch is left out if one branch below it has this share of its messages, and says more."""
 _STEP: Final = 200
 """Topics whose branches are added at once."""
 _WATCHED_MAX: Final = 200

@@ -198,8 +198,8 @@ def _is_topic(stores: Sequence[Store], topic: bytes) -> bool:
 def _levels(store: Store, root: bytes, low: bytes, stores: Sequence[Store]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the levels after `root`, in the order of their first topics from `low` on: its bytes, and its name.
 
-    The topics `a`, `a-b` and `a/b` sort in this order: the level `a` has two stretches with another level between, and
-    comes with the first of them, which may be in another store.
+    The topics `a`, `a-b` and `a/b` sort in this order, so the level `a` has two stretches with another level between.
+    It comes with the first of them, which may be in another store.
     """
     high = root + b"\xff"
     while (topic := store.replica.topics.first(low, high)) is not None:

@@ -81,7 +81,7 @@ class Listener:
         """Let nothing wait.
 
         Args:
-            write: Writes bytes to a reader for which nothing waits, and returns False if it cannot now; a task that
+            write: Writes bytes at once to a reader for which nothing waits; returns False if it cannot. A task that
                 wakes to write them costs ten times as much. None if there is no such way.
         """
         self._write = write

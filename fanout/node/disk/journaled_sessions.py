@@ -59,7 +59,7 @@ class JournaledSessions:
 
     @property
     def epochs(self) -> dict[str, bytes]:
-        """Since when each session that is here again is this node's, as its pool has written it."""
+        """Epoch of each restored session at this node, as its pool has written it."""
         present = self._server.registry.get
         return {name: one.epoch for name, one in self._found.items() if one is not None and present(name) is not None}
 

@@ -15,8 +15,8 @@ __all__ = ["nearest_selector"]
 def nearest_selector(topic: str, links: Sequence[LinkConfig]) -> NearestSelector | None:
     """Return the selector that comes closest to a topic outside all; None without any selector.
 
-    A selector that only an exclude keeps from matching is the closest, then one whose link keeps the topic for itself
-    (its control topic), then the one that matches the most levels from the left; of equals the first.
+    A selector that only an exclude keeps from matching is the closest. Then comes one whose link keeps the topic for
+    itself (its control topic), then the one that matches the most levels from the left; the first of equals.
 
     Args:
         topic: The topic's name at this node.

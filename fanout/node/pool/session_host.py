@@ -76,8 +76,8 @@ class PlaceNames:
     def is_over(self) -> bool:
         """Return whether this member may be ready; to be called once its links are.
 
-        It is over for good when all members that answer have heard this one on each link, at most `dead_after_s`
-        after the first call: a member whose link is down hears nobody.
+        It is over for good when all members that answer have heard this one on each link. It lasts at most
+        `dead_after_s` from the first call, because a member without its link hears nobody.
         """
         if not self._is_over:
             now_s = self._clock.monotonic()
@@ -197,7 +197,7 @@ class PoolWitness:
         return self._detector
 
     def _own_sent_s(self) -> list[float | None]:
-        """Return for each link whose heartbeats may come back when the newest one was sent that did."""
+        """Return, for each link that may publish heartbeats, when the newest one that came back was sent."""
         return [link.control.returned_sent_s for link in self._links if link.control.may_be_open]
 
     def _heard_s(self, node: str) -> float:

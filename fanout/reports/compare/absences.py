@@ -1,7 +1,7 @@
 """State of a link when an update was lost: the spans in which it could lose any, and the span that covers a time.
 
-A link lost some updates when its log shows why: it was away, its node was, or an audit found later that the primary had
-dropped something; or when the log of a node above it shows that for that one.
+The log of a link shows why updates are lost: the link or its node was away, or a later audit found that the primary had
+dropped something. The log of a node above may show the same for that node.
 """
 
 from __future__ import annotations

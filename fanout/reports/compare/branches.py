@@ -1,4 +1,4 @@
-"""Branches of topics of which a target lacks everything from some time on, while it has what is beside them.
+"""Branches without any update at a target from some time on, while topics beside them have updates.
 
 A broker hides from a subscriber what its user may not read, and says nothing. Then nothing of whole topics comes, from
 the beginning or since a right was taken away, and neighbours come.
@@ -52,7 +52,7 @@ class Branch:
 
 
 def empty_branches(expected: DataFrame, *, lost: DataFrame) -> DataFrame:
-    """Return the branches of each target of which every update since the first that is missing is, the widest first.
+    """Return the branches of each target that lack every update since the first missing one, the widest first.
 
     Args:
         expected: `losses.expected_updates`.

@@ -1,8 +1,8 @@
 """Updates without a stamp, counted against the reference's log: which of them each target has, and which it lacks.
 
-Equal values of a topic cannot be told apart, and need not be: MQTT 5 sends nothing twice within a Network Connection
-[MQTT-4.4.0-1], so a node that logged a value as often as the reference did got all of it. Each row of a node gives an
-interval of time in which the reference logged its update. Intervals that overlap make a stretch. An update of one
+Equal values of a topic cannot be told apart, and need not be. MQTT 5 sends nothing twice within a Network Connection
+[MQTT-4.4.0-1], so a node that logged a value as often as the reference got all of its updates. Each row of a node gives
+an interval of time in which the reference logged its update. Intervals that overlap make a stretch. An update of one
 stretch is of no other, so each is counted by itself, and its n-th row is paired with the n-th of the reference.
 Whatever the counts do not settle is unsure, never missing.
 
@@ -210,8 +210,8 @@ def _of_one_source(rows: DataFrame) -> DataFrame:
 def _with_due(rows: DataFrame, spans: DataFrame, *, gaps: bool) -> DataFrame:
     """Return the rows with `due` and `weak`.
 
-    A row of the reference is due in the target's span. A row is weak when it may be no update of its own (DUP set), and
-    one of the reference also when the target need not have it, or could not log it.
+    A row of the reference is due in the target's span. A row is weak if it may repeat another update (DUP set). A row
+    of the reference is also weak if the target need not have it, or could not log it.
     """
     at_us, dup = sf.col("at_us"), sf.col("flags").bitwiseAND(FLAG_DUP) != 0
     due = _is(_REFERENCE) & (at_us > sf.col("covered_from_us")) & (at_us <= sf.col("settled_until_us"))
@@ -248,8 +248,8 @@ def _with_interval(rows: DataFrame, intervals: DataFrame, *, width_us: int) -> D
 def _stretches(rows: DataFrame) -> DataFrame:
     """Return the rows with `stretch`: intervals of one value that overlap have the same one.
 
-    A value that the reference saw once has one stretch, whenever its rows came. Those that are near to each other are
-    one where that has as many rows of either side: an update that is a little late lies in the next.
+    A value that the reference saw once has one stretch, whenever its rows came. Stretches that are near to each other
+    become one if it has as many rows of either side, because an update that is a little late lies in the next.
     """
     in_order = Window.partitionBy(*_KEY).orderBy("start_us", "side")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -327,8 +327,7 @@ def _counts() -> dict[str, Column]:
 def _judged(rows: DataFrame) -> DataFrame:
     """Return the rows with `matched`, `timed`, `lost`, `surely` and `extra`, each by its own stretch.
 
-    Of n updates of a node at least all but the weak ones of the reference are such as it had to get; what it may have
-    got twice, or may be the reference's second copy, is counted for neither side.
+    A row of the reference is lost for sure only if weak rows of neither side explain the difference.
     """
     number, seen, got = sf.col("number"), sf.col("seen"), sf.col("got")
     node, again = _is(_NODE), sf.col("got_again")
@@ -349,7 +348,7 @@ def _judged(rows: DataFrame) -> DataFrame:
 def _across_stretches(rows: DataFrame) -> DataFrame:
     """Return the rows with `unsure`, and `extra` only where no stretch of the value lacks an update.
 
-    An update that came later than any near it stands as an extra one in another stretch, where a second copy at the
+    An update that came much later than its neighbours is an extra one in another stretch, where a second copy at the
     reference may hide it.
     """
     lost, surely, number, seen = (sf.col(name) for name in ("lost", "surely", "number", "seen"))

@@ -10,16 +10,17 @@ __all__ = ["UNEQUAL", "VERDICTS", "final_verdict"]
 UNEQUAL = ("different", "absent", "extra")
 """The verdicts on a topic that differs."""
 VERDICTS = ("equal", *UNEQUAL, "pending", "unknown")
-"""Verdicts on a topic at a node: the reference's value; another value; no value though the reference has one; a value
-though the reference has none; not equal, but changed too recently to be judged; not logged since a gap in a log.
+"""Verdicts on a topic at a node, in this order: the reference's value; another value; no value, but the reference has
+one; a value, but the reference has none; different, but changed too recently to be judged; not logged since a gap in a
+log.
 """
 
 
 def final_verdict() -> Column:
     """Return the verdict on a row of `topic_states`; null when both are known to hold nothing.
 
-    The row also has the target's settled_until_us and silent_after_us, and reference_gap and node_gap: whether rows
-    of the log may be missing, so that no row of a topic does not mean no value.
+    The row also has the target's settled_until_us and silent_after_us, and reference_gap and node_gap: true if rows of
+    the log may be missing, so that a topic without a row may have a value.
     """
     equal = sf.equal_null("wanted_digest", "held_digest")
     wanted_sure = sf.coalesce("wanted_sure", ~sf.col("reference_gap"))

@@ -25,8 +25,8 @@ def absent_updates(
         rows: Stamped reference rows by target.
         words: The merged words.
         copies: `latest_copies` of the nodes' rows.
-        few_holes: True if the words with holes fit into the memory of every executor. They then go to the rows; left to
-            itself, Spark would shuffle every row of the reference before it knows how few of them it needs.
+        few_holes: True if the words with holes fit into the memory of every executor. They are then broadcast to the
+            rows: Spark by itself would shuffle every row of the reference.
         more: Columns of the reference's rows to keep.
 
     Returns:

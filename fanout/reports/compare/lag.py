@@ -6,7 +6,7 @@ heartbeat (one clock). Values are never clamped: a negative propagation time say
 apart, at least.
 
 A bucket is as wide as its values are great, so a clock that is seconds ahead would put every update into one. Cells are
-cut a second time by the bucket of what lies above an offset, the least time of the link: there the buckets are as fine
+divided a second time by the bucket of the time above an offset, the least time of the link. These buckets are as fine
 as the times that updates took.
 """
 
@@ -75,9 +75,8 @@ def propagation_cells(
         updates: The rows of `updates`. Copies of retained values, rows without a stamp, rows published at the
             node
             itself and second copies of an update do not count.
-        window_us: The width of the windows. An update that was stamped by a clock ahead of the node's by more than an
-            hour counts in the window in which it was applied: whatever a publisher states, no window is far in the
-            future.
+        window_us: The width of the windows. If the stamping clock is more than an hour ahead of the node's, an update
+            counts in the window in which it was applied. So no publisher can make a window far in the future.
         asked: Updates that stand at a time outside it do not count either.
         offsets: Above what buckets are counted from, apart from those of the times themselves.
     """

@@ -103,7 +103,7 @@ def expected_updates(rows: DataFrame, *, repeats: bool) -> DataFrame:
 
 
 def unknown_updates(absent: DataFrame) -> DataFrame:
-    """Return those of `absent_updates` of which nobody knows, as rows that take them back from `certain`."""
+    """Return rows that take unknown updates of `absent_updates` back from `certain`."""
     unknown = absent.where(~sf.col("known"))
     return unknown.select(
         "target", "topic", sf.col("origin_us").alias("at_us"), sf.lit(0).alias("expected"), sf.lit(-1).alias("certain")

@@ -86,8 +86,8 @@ def applied_words(rows: DataFrame, *, window: AskedWindow = WHOLE) -> DataFrame:
 
     Args:
         rows: Stamped rows of nodes by target, with the target's spans.
-        window: Window of the report. A later row may be an update of it; but duplicated, stale and
-            refused rows, and those that the reference lacks, are only counted of what was stamped in it.
+        window: Window of the report. A later row may be an update of the window. Duplicated, stale and refused rows,
+            and rows that the reference lacks, count only if stamped in the window.
     """
     bit = bit_of(sf.col("sequence"))
     at_us = origin_us()
@@ -136,9 +136,9 @@ def count_words(words: DataFrame) -> DataFrame:
     expected = applied + reobtained + conflated + missing + unknown, each update in the first that fits; hole_words is
     how many words lack an update.
 
-    The sequences of the reference itself have a row for each primary and epoch, which are null in the others: from
-    first_sequence to last_sequence, which go from the last one before the window to the first one after it, since what
-    is absent in between may be of the window. `expected` is how many are there. Both are null where there is nothing on
+    The sequences of the reference itself have a row for each primary and epoch, with first_sequence and last_sequence,
+    which are null in other rows. They go from the last one before the window to the first one after it, because absent
+    ones in between may belong to the window. `expected` is how many are there. Both are null where there is nothing on
     one side, and the first is the greater one where nothing can be absent.
     """
     is_reference = sf.col("target") == REFERENCE
@@ -203,8 +203,8 @@ def stamped(scope: Scope) -> Column:
 def identified(scope: Scope, *, side: int) -> Column:
     """Return whether a row, as for `stamped`, has an identity: a stamp, or without stamps one by counting, of a side.
 
-    In a union each node is of both sides. Its rows of a node must not stand for the reference's: their times are by
-    another clock, and say nothing of whether an update was due.
+    In a union each node is of both sides. Rows of a node must not stand for the reference's: their times are by another
+    clock, and do not say if an update was due.
     """
     groups = sorted({target.group for target in scope.targets_of("unstamped")})
     if not groups:

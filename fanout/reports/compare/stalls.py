@@ -109,8 +109,8 @@ def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFr
     Args:
         stalled: The stalled rows of `topic_states`; (target, topic) is the key.
         rows: The comparable rows of the reference, with their group.
-        few: True if the stalled topics fit into the memory of every executor. They then go to the rows, of which there
-            are many more, and which Spark would shuffle if it guessed wrong.
+        few: True if the stalled topics fit into the memory of every executor. They are then broadcast to the rows,
+            which are many more, and which Spark might shuffle.
 
     Returns:
         The columns of `STALLED`, and lacking (of several sources the one that saw most), first_us.

@@ -1,4 +1,4 @@
-"""One row for each topic of each target: what the reference holds and had newest, and what the node holds and got.
+"""One row for each topic of each target: value and newest update at the reference, and at the node.
 
 Each log is reduced to a row for each of its topics before the two sides meet, so no row of one log is joined with a
 row of another. Final values, convergence and stalls are all judged from these rows.
@@ -90,8 +90,8 @@ def reference_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> Dat
 def node_topics(updates: DataFrame, *, survey: Survey, scope: Scope) -> DataFrame:
     """Return, for each target, what its node's log says of each topic.
 
-    A retained copy counts as got, with the time of the update that it is a copy of, or without a stamp of the copy. A
-    removal that no message caused does not, nor does an update that is newer than the window that was asked for.
+    A retained copy counts as got, with the time of its update; without a stamp with the time of the copy. A removal
+    without a message does not count, nor does an update after the window.
 
     Args:
         updates: The table.

@@ -1,7 +1,7 @@
 """Traffic by publisher and topic prefix, as the reference saw it.
 
-Rows are counted by topic first, so that what is shuffled is as many rows as there are topics, not updates, and
-one topic with half of all updates is one row for each task.
+Rows are counted by topic first. So Spark shuffles a row for each topic, not for each update, and a topic with half of
+all updates is one row for each task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Updates by identity: what each target got of what the reference stamped, and what it lacks since when.
+"""Updates by identity: the stamped updates that each target got, those that it lacks, and since when.
 
 Every query is one of the transforms; nothing is computed here but shares and bounds of finished counts.
 """
@@ -284,7 +284,7 @@ class _Comparison:
     def _expected(
         self, expected: DataFrame, found: _Losses, by_prefix: Sequence[Row]
     ) -> tuple[Around, dict[tuple[str, str, int], int]]:
-        """Return what is known in and after each loss, by (scope, target, name), and what each window had to bring."""
+        """Return the known updates in and after each loss, by (scope, target, name), and those due in each window."""
         of_scope: dict[str, list[tuple[object, ...]]] = {
             "target": [_loss(row) for row in found.by_target.values() if row["missing"]],
             "topic": [_loss(row) for row in found.topics],
@@ -423,12 +423,12 @@ class _Comparison:
         return any(self._survey.live_rows(node, link=link, stamped=False) for node, link in group.sources)
 
     def _counts_all(self, group: Group) -> bool:
-        """Return whether the one log by which updates without stamps are counted has all that its link brought."""
+        """Return True if the log by which updates without stamps are counted has all updates of its link."""
         return self._scope.reference.kind != "union" and not group.gap
 
 
 def _cause(cause: MissingCause, row: Row, hidden: Sequence[Branch]) -> MissingCause:
-    """Return the cause of what is missing of a topic: nothing explains it but that its branch is hidden."""
+    """Return the cause of a topic's missing updates: `hidden` if only its hidden branch explains them."""
     if cause in branches.UNREAD and any(
         one.target == row["target"] and (one.name == row["topic"] or row["topic"].startswith(f"{one.name}/"))
         for one in hidden
@@ -479,7 +479,7 @@ def _stamped_figures(
 
 
 def _since(lost: Row, around: Row) -> Row:
-    """Return from when to when updates are missing, and whether that goes on."""
+    """Return the begin and end of a loss, and True if it goes on."""
     if not lost.get("missing"):
         return {}
     return {
@@ -494,7 +494,7 @@ def _loss(row: Row) -> tuple[object, ...]:
 
 
 def _reference_sequences(found: Iterable[Row]) -> tuple[ReferenceSequences, ...]:
-    """Return what the reference's log holds of its sequences, of those that have any in the window or beside it."""
+    """Return the sequences in the reference's log, if any are in the window or beside it."""
     return tuple(
         ReferenceSequences(
             primary=row["primary"],

@@ -43,7 +43,7 @@ Span = tuple[int, int]
 """The least and the greatest that a value may be, in microseconds."""
 
 _MUCH_SLOWER: Final = 4
-"""So many times as long as those of the other line the heartbeats of a slow one take."""
+"""A line is slow if its heartbeats take so many times as long as those of the other line."""
 _SLOW_US: Final = 100_000
 """So long they take at least: on a quick line updates in bursts may take longer than half of the heartbeats."""
 
@@ -101,9 +101,9 @@ def _counted_difference(
 ) -> ClockDifference:
     """Return the difference of the clocks of two nodes that got the same updates from one primary.
 
-    An ordinary update was on its way to either for no less than nothing, and for no more than nearly all heartbeats
-    there and back. If one line is much slower than the other, its quickest times are taken, at which an update was no
-    slower than half of its heartbeats. If these times are not known, nearly all heartbeats stay the bound.
+    An ordinary update takes no less than nothing to either node, and no more than nearly all heartbeats take there and
+    back. If one line is much slower than the other, its quickest times are taken: then an update was no slower than
+    half of its heartbeats. If these times are not known, nearly all heartbeats stay the bound.
     """
     node, link, stamped_by = place
     own, other = round_trips.get((node, link)), round_trips.get(clock.source)
@@ -212,7 +212,7 @@ def correct(
 
 
 def correct_percentile(span: Span, *, ahead_us: int) -> int:
-    """Return the middle of what a percentile may be, the clock's difference taken out."""
+    """Return the middle of the possible values of a percentile, without the difference of the clocks."""
     return (span[0] + span[1]) // 2 - ahead_us
 
 

@@ -113,10 +113,10 @@ class CountedUpdates:
 def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock | None:
     """Return how a clock compares; None where too few values were seen once by both.
 
-    By medians of windows, because the least difference is that of an update for which the reference was slow. Each has
-    the weight of its updates for half of these. It counts once for the quickest and the slowest times, because they
-    are compared with heartbeats, which are sent in bursts and between them alike. For the same reason a tenth of what
-    was measured must lie in any half of all windows.
+    It uses medians of windows, because the least difference belongs to an update for which the reference was slow. Each
+    has the weight of its updates for half of these. Each window counts once for the quickest and the slowest times,
+    because heartbeats, with which they are compared, are sent in bursts and between them alike. For the same reason a
+    tenth of what was measured must lie in any half of all windows.
 
     Args:
         differences: Of the link.

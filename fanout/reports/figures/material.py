@@ -66,7 +66,7 @@ class Material:
         return self._decide_scope({})
 
     def counted(self) -> CountedUpdates:
-        """Return the updates with an identity for each, and what is compared by the clocks that this tells of.
+        """Return the updates with an identity for each, and the comparison by the clocks that they show.
 
         Raises:
             ReportError: There is nothing to compare.
@@ -102,8 +102,8 @@ class Material:
     def traffic_scope(self) -> Scope:
         """Reference: the node whose log says what was published.
 
-        By the same rule it has the reference of `scope`. Its groups are others: there a primary that links over
-        MQTT 3.1.1 are compared with stands twice, by identity and by value, and its updates would count twice.
+        By the same rule it has the reference of `scope`. Its groups are others, because a primary with links over MQTT
+        3.1.1 has two groups there, by identity and by value, and its updates would count twice.
         """
         return decide_traffic_scope(
             self.survey, requested=self.parameters.reference, settle_us=self.settle_us, window=self.window

@@ -97,7 +97,7 @@ class ParquetTables:
         frame.select(*columns).write.mode("overwrite").parquet(self._place(name))
 
     def write_empty(self, name: str) -> None:
-        """Replace one table by one without rows, since the report makes none: that of an earlier one would mislead."""
+        """Replace a table that this report does not make by one without rows: an earlier table would mislead."""
         if self._directory is not None:
             empty = small_frame(self._spark, [], schema=TABLES[name])
             empty.write.mode("overwrite").parquet(self._place(name))

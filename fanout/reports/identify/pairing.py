@@ -1,8 +1,8 @@
 """Choice of the log that is the reference, and of the link in it that each link is compared with.
 
-Owns the choice of the reference, the groups of its links, and the rules by which two links are taken to lead
-to the same primary: by stamps, else by the node that they say they were connected to, else by address, else by name.
-Works on the survey alone.
+Owns the choice of the reference, the groups of its links, and the rules by which two links count as links to the same
+primary: by stamps, else by the node that they name as their primary, else by address, else by name. Works on the survey
+alone.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def _targets(
 
 
 def _delays_at_reference(survey: Survey, *, reference: Reference, group: Group) -> dict[str, int]:
-    """Return by whose stamps a node's clock is compared with its group's, and the delay of each at the reference.
+    """Return the stamping nodes that relate a node's clock to its group's, and the delay of each at the reference.
 
     A reference that stamps is compared by its own, which have no delay there. Publishers' stamps are by their clocks,
     which may be far off; both sides saw the same ones, so that cancels.
@@ -292,10 +292,10 @@ def _delays_at_reference(survey: Survey, *, reference: Reference, group: Group) 
 def _clock_offset_us(link: ObservedLink, *, delays: Mapping[str, int], link_epoch: int | None) -> int:
     """Return what to subtract from a node's time to get its group's.
 
-    The least (applied - origin) is the clocks' difference plus the shortest way. An update stamped after
-    (complete - that) was sent after the proof of completeness was, whatever its own way took, because one
-    session keeps the order: so it had to arrive as an update, and nothing older is asked for. Without stamps
-    the difference is unknown, and the settle horizon has to cover it.
+    The least (applied - origin) is the clocks' difference plus the shortest way. One session keeps the order. So an
+    update stamped after (complete - that) was sent after the proof of completeness, however long its way took. It had
+    to arrive as an update; nothing older is expected. Without stamps the difference is unknown, and the settle horizon
+    has to cover it.
     """
     delay_of = partial(link.survey.delay_us_min, link.node, link=link.name)
     for epoch in (link_epoch, None):
@@ -334,7 +334,8 @@ class _Later:
     def between(self, first_us: int | None, last_us: int) -> tuple[int, int]:
         """Return the same, at least and at most, in a span of the node's time; None for a span without begin.
 
-        Where it is measured, that takes the place of the horizon: the middle of a log's delays may be of what waited.
+        A measured delay takes the place of the horizon, because the median of a log's delays may come from updates that
+        waited.
         """
         measured = None if self.clock is None or first_us is None else self.clock.later_between(first_us, last_us)
         if measured is not None:

@@ -1,7 +1,7 @@
 """When links were away, and what audits found, by the clocks of their nodes.
 
-A link gets every update while it is live. A heartbeat that came back proves that everything in front of it has come, so
-an absence begins when the last one was sent, not when the loss was noticed.
+A link gets every update while it is live. A heartbeat that came back proves that all messages before it have come. So
+an absence begins when the last such heartbeat was sent, not when the loss was noticed.
 """
 
 from __future__ import annotations

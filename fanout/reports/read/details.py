@@ -1,7 +1,7 @@
 """JSON in the detail of an event: the links and selectors of a `start`, the rows lost in a `gap`.
 
-Owns those two shapes on the reading side. A value of another shape than the documented one is never guessed at: numbers
-without bound, and text that is no UTF-8, are not of it, because the queries of a report would fail on them.
+Owns those two shapes on the reading side. A value of another shape than the documented one counts as absent. This
+includes unbounded numbers and text that is not UTF-8, on which the queries of a report would fail.
 """
 
 from __future__ import annotations

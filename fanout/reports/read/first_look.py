@@ -21,8 +21,8 @@ __all__ = ["count_blocks", "summarize_events", "summarize_updates"]
 def summarize_updates(updates: DataFrame, *, sessions: DataFrame) -> DataFrame:
     """Return the columns of `UpdateSummary`, in few rows however many sessions and selectors a link had.
 
-    Of a process only the sessions in which something was proved complete are told apart: all others count as its
-    earliest one, so that their delays are a bound for each.
+    Only sessions of a process with a proved snapshot are told apart. All others count as its earliest one, so their
+    delays are a bound for each.
 
     Args:
         updates: The table.
@@ -122,7 +122,7 @@ def summarize_events(events: DataFrame) -> DataFrame:
 def count_blocks(
     updates: DataFrame, *, events: DataFrame, since: Mapping[str, tuple[int, int]], bits: int
 ) -> DataFrame:
-    """Return, for each block of 2**bits positions of these nodes' processes that has rows, how many and of what time.
+    """Return number and times of the rows in each block of 2**bits positions of these nodes' processes that has any.
 
     Args:
         updates: The table `updates`.

@@ -53,8 +53,8 @@ def find_holes(
         bits: Their size, as a power of two.
 
     Returns:
-        The holes; and those with which a log begins: nothing is left before them but the `start` and other events, as
-        when the node removes old files. Neither counts positions that gap events tell of.
+        The holes; and those at the begin of a log, with nothing before them but the `start` and other events, as when
+        the node removes old files. Neither counts positions that gap events tell of.
     """
     holes: list[GapRecord] = []
     begins: list[GapRecord] = []

@@ -1,8 +1,8 @@
 """Sealed files that a report on a window of time reads, and their start in each node's log.
 
-Owns the choice by the footers of the files, newest first: of the rows, what a report reads goes with the length of the
-window, not with that of the logs. From the time before the window events are read, but for files with heartbeats alone:
-only events say what links selected, and since when they held it. Knows files, not Spark.
+Owns the choice by the footers of the files, newest first. So the rows that a report reads depend on the length of the
+window, not of the logs. Events from before the window are read, except files with heartbeats alone, because only events
+tell the selections of links and when they were complete. Knows files, not Spark.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ _NONE: Final[Segment] = (2**63, 0)
 def recent_by_name(spark: SparkSession, files: LogFiles, *, window: AskedWindow) -> tuple[LogFiles, tuple[LogCut, ...]]:
     """Return the files that a report on a window needs, and where the logs begin that are not read whole.
 
-    The window is by any node's clock: a log whose newest file is of an earlier hour than another's is read back by as
-    many hours more, since its clock may be slow. If a file has another name than nodes give, or Spark cannot list them,
-    all are read, which tells why.
+    The window is by any node's clock. If the newest file of a log is some hours older than another's, the log is read
+    back by as many hours more, because its clock may be slow. If a file has another name than nodes give, or Spark
+    cannot list them, all are read, which tells why.
 
     Args:
         spark: The session.

@@ -80,8 +80,8 @@ def is_within(time: Column, window: AskedWindow) -> Column:
 def targets_frame(spark: SparkSession, scope: Scope) -> DataFrame:
     """Return one row for each target with its spans; `target` is the key.
 
-    The reference's own span bounds what a node's row can be compared with; a primary's log has no bounds,
-    since what is beyond its end was lost from it.
+    A node's row can be compared only within the reference's own span. A primary's log has no bounds, because updates
+    beyond its end were lost from it.
     """
     rows: list[tuple[object, ...]] = []
     for target in scope.targets:

@@ -46,7 +46,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class AskedWindow:
     """The time that a report is asked to be about; by default all of it.
 
-    The begin belongs to it and the end does not, so that of windows that follow each other no update is in two.
+    The begin belongs to it and the end does not, so no update is in two adjacent windows.
     """
 
     since_us: int = -NEVER_US
@@ -90,7 +90,7 @@ class AskedWindow:
         return self.until_us < NEVER_US
 
     def asks_before(self, begins_us: int) -> bool:
-        """Return whether it was asked for what was before a log, of which the beginning is not there, begins."""
+        """Return True if the window begins before a log whose own beginning is gone."""
         return (self.has_begin and self.since_us < begins_us) or self.until_us <= begins_us
 
     def widened(self, by_us: int) -> AskedWindow:
@@ -147,7 +147,7 @@ class Group:
     """True if the sources saw everything: the stamping node's own log, without holes."""
     stamped_by: tuple[str, ...]
     from_us: int
-    """Since when the sources hold what they select; -NEVER_US for what was published at the node itself."""
+    """Time from which the sources hold their selections; -NEVER_US for updates published at the node itself."""
     end_us: int
     """The end of the reference's log."""
     selections: tuple[Selection, ...] | None

@@ -1,7 +1,7 @@
 """Result of the first look at the logs: a few rows for each node, link and session, as plain values.
 
-Owns the shapes of that summary, and what can be read off them without any rule of a report: roles, configurations, when
-a link first held everything, where a log has holes. Does not know Spark.
+Owns the shapes of that summary, and facts that need no rule of a report: roles, configurations, the time at which a
+link first held everything, holes in a log. Does not know Spark.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class NodeConfig:
     """The links that a node has now, and since which of its processes."""
 
     since_epoch: int
-    """The first node epoch from which the configuration has been as it is now."""
+    """First node epoch with the present configuration."""
     links: tuple[LinkConfig, ...]
     changed: bool
     """True if an earlier process of the same log had another configuration."""

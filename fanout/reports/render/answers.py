@@ -163,7 +163,7 @@ def _named(nodes: Sequence[NodeSummary]) -> str:
 
 
 def _early(report: Report) -> dict[LogEnd | None, dict[str, datetime]]:
-    """Return which nodes are checked up to an earlier time than the others, and to which, by why their logs end."""
+    """Return the nodes that are checked up to an earlier time than the others, and that time, by the end of the log."""
     window = report.window
     ends: dict[LogEnd | None, dict[str, datetime]] = {}
     if window is None:
@@ -202,7 +202,7 @@ def _ends_early(report: Report, ends: Mapping[str, datetime], log_ends: LogEnd |
 
 
 def relative_to(report: Report) -> str:
-    """Return in one line what the answers are relative to, of which time, and how much was read."""
+    """Return in one line the reference of the answers, their time, and the number of rows read."""
     parts: list[str] = []
     if report.reference is not None:
         parts.append(_compared_with(report, report.reference))

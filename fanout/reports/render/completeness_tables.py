@@ -1,4 +1,4 @@
-"""The tables of what was expected, applied, missing, and equal in the end."""
+"""The tables of updates (expected, applied, missing) and of final values."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def heat_step(share: float) -> int:
 
 
 def share_without(one: PrefixAtNode | CompletenessPoint, lacking: int) -> float:
-    """Return the share of what the reference saw without some of it; all of nothing."""
+    """Return the share of the reference's updates without the lacking ones, in per cent; 100 if there are none."""
     share = percent(one.expected - lacking, one.expected)
     return 100.0 if share is None else share
 

@@ -42,7 +42,7 @@ _FOLDED = frozenset({"logs", "attempts", "missing", "members"})
 _ROWS_OPEN_MAX: Final = 60
 """Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
 _BEHIND_CHART = frozenset({"prefixes"})
-"""Tables of which the chart says as much, where there is one."""
+"""Tables that say no more than their chart, if there is one."""
 _CONTENTS_MIN: Final = 10
 """Parts of a page that has a list of them."""
 _LISTED_OPEN_MAX: Final = 12

@@ -75,7 +75,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Entry_contra]):
-    """A column of a table: what it is called, and what it shows of an entry."""
+    """A column of a table: its title, and its text for an entry."""
 
     name: str
     cell: Callable[[Entry_contra], Cell]

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 NOTHING: Final = "–"
-"""Stands for what there is none of, or what is not known."""
+"""Stands for nothing, or for an unknown value."""
 
 NBSP: Final = "\u00a0"
 """Between a number and its unit, so that no line ends there."""
@@ -151,7 +151,7 @@ def threshold(verdict: Verdict) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """Return what a reader sees first, as (name, text): compared with what and how, time, input, what is lost of it."""
+    """Return the head of a report as (name, text): reference and basis, time, input, lost rows."""
     found: list[tuple[str, str]] = []
     reference, window, inputs = report.reference, report.window, report.inputs
     if reference is not None:

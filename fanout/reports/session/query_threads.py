@@ -25,7 +25,7 @@ def is_remote(spark: SparkSession) -> bool:
 def query_threads(spark: SparkSession, count: int, *, name: str) -> Iterator[ThreadPoolExecutor]:
     """Give threads whose queries are cancelled when the `with` block ends with an error.
 
-    Without that they would go on beside a session that is being stopped, and a query that begins then never ends.
+    Without that, queries would go on beside a session that is being stopped, and one that begins then never ends.
 
     Args:
         spark: The session.

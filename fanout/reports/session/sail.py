@@ -1,7 +1,7 @@
 """Sail: an engine for PySpark in this process, without Java.
 
-Owns its server, which speaks Spark Connect on loopback for as long as a report takes, and how much it may be given to
-read; and how its frames are kept. Imports neither Sail nor pyspark before a server is asked for.
+Owns its server, which speaks Spark Connect on loopback for as long as a report takes; the limit of what it may read;
+and the way in which frames are kept. Imports neither Sail nor pyspark before a server is asked for.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ __all__ = ["summarize"]
 _PREFIXES_MAX = 3
 """With more, none is named: those that are named have all that a node lacks."""
 _STAMPERS_MAX = 3
-"""Those that stamped, of one node: those whose updates were latest are kept."""
+"""Maximum number of stamping nodes of one node: those with the latest updates are kept."""
 _UNKNOWN_LAG = dict.fromkeys(("p50_us", "p99_us", "uncertain_us"))
 _WORST_FIRST: tuple[Answer, ...] = ("not_complete", "not_proved", "nothing_judged", "complete")
 
@@ -68,7 +68,7 @@ def _badness(node: NodeSummary) -> tuple[int, int, int, str]:
 
 
 def _of_all(answers: Sequence[Answer]) -> Answer:
-    """Return the answer for all nodes: a node of which nothing was judged keeps the others from proving it for all."""
+    """Return the answer for all nodes: with a node of which nothing was judged, the answer is not proved for all."""
     if len(set(answers)) == 1:
         return answers[0]
     if not answers:

@@ -66,8 +66,8 @@ def find_trend(report: Report, *, history: Sequence[PastReport] = ()) -> Trend |
 
     Args:
         report: The report.
-        history: Earlier reports in few figures, of which those of the last 30 days before this one are taken together.
-            Without these the first half of the report's window is taken.
+        history: Earlier reports in few figures; those of the 30 days before this one are taken together. Without these
+            the first half of the report's window is taken.
     """
     if report.window is None:
         return None
@@ -233,8 +233,8 @@ def _of_lag(before: _Latency | None, now: _Latency | None) -> Direction:
 def _lie_apart(before: Sequence[int], now: Sequence[int]) -> bool:
     """Return whether the values of two times lie further apart than chance parts them (Mann and Whitney).
 
-    If one update in a hundred is late, a p99 is now that of the quick ones and now that of the late ones, and so is the
-    median of many: only their order tells a change from that.
+    If one update in a hundred is late, a p99 jumps between the quick and the late ones, and so does the median of many.
+    Only their order shows a real change.
 
     Args:
         before: Values in order of size; fewer than five on either side are never apart.
@@ -248,7 +248,7 @@ def _lie_apart(before: Sequence[int], now: Sequence[int]) -> bool:
 
 
 def _both(first: Direction, second: Direction) -> Direction:
-    """Return what two directions are together: what got worse is not made good by what got better."""
+    """Return the direction of two together: a better one does not outweigh a worse one."""
     if "worse" in (first, second):
         return "worse"
     return "better" if "better" in (first, second) else "same"
