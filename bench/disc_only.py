@@ -1,7 +1,7 @@
 """Retained values in the file only: snapshot, updates all over the file, an audit, a search, a start; ours only.
 
-The replica on an event loop of its own, as a link uses it, without the link: what a value costs, how long the loop is
-kept from turning, and how much memory the process has in the end.
+The replica on an event loop of its own, without a link: cost of a value, longest turn of the loop, memory of the
+process at the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The least that a hop in Python can do, for `light`. `python -m bench.hop PORT PRIMARY_PORT ROOT`.
 
 It subscribes to ROOT/# at the primary and hands the bytes of each read on to every subscriber, undecoded, on the event
-loop that fanout runs on: what it adds to a latency is what system, event loop and interpreter take, whatever a
-program does besides.
+loop that fanout uses. So its latency is that of system, event loop and interpreter alone.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Measure at two nodes that are alike, of which the second has the idle clients: what came before is the same."""
+    """Measure at two equal nodes with the same past; the second has the idle clients."""
     sizes = {"messages": arguments.messages, "payload_bytes": arguments.payload_bytes, "bursts": arguments.bursts}
     with ExitStack() as ends:
         scratch = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fanout-bench-")))
@@ -141,7 +141,7 @@ class _Application:
             self._write()
 
     def _process(self) -> None:
-        """Settle what is delivered; in the library's own terms, whose cost is a tenth of that of its classes."""
+        """Settle deliveries, by the library's own functions, which cost a tenth of its classes."""
         library, collector, link = self._library, self._collector._impl, self._link._impl
         settled = 0
         while not library.isnull(event := library.pn_collector_peek(collector)):

@@ -63,7 +63,7 @@ class Outcome:
     seed: int
     verdict: Verdict
     kills: dict[str, int]
-    """By what the node did: the state of its link, or `serving` and `starting` where it has none or does not say."""
+    """Key: the state of the node's link; `serving` or `starting` if it has no link or does not answer."""
     seconds: float
 
 

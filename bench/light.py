@@ -1,6 +1,6 @@
 """A few updates a second to one subscriber: what the hop adds to the latency, beside a Mosquitto bridge.
 
-A hop that only hands bytes on is measured too: what it adds is not ours, but that of the system and of Python.
+A hop that only hands bytes on is measured too: its delay is that of the system and of Python, not ours.
 """
 
 from __future__ import annotations

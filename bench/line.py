@@ -1,8 +1,8 @@
 """A thin line: a proxy on loopback that shapes the bytes of all its connections by rate, delay and loss.
 
 Both directions have the rate. A piece waits in its sender until the line is free, then takes the time of its bytes and
-the delay. TCP would send a lost packet again: that takes the rate once more, and holds up what follows on the
-connection for a round trip. The proxy's own buffers hold less than half a second of a line of 50 kbit/s.
+the delay. TCP would send a lost packet again: it takes its part of the rate once more, and the following bytes wait for
+a round trip. The proxy's own buffers hold less than half a second of a line of 50 kbit/s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Direction:
         self._free_s = 0.0
 
     async def carry(self, size: int) -> None:
-        """Return when the line has taken `size` bytes, after those of others that came before."""
+        """Return the time at which the line has taken `size` bytes, after earlier ones of others."""
         now = asyncio.get_running_loop().time()
         self._free_s = max(now, self._free_s) + size / self._rate
         await asyncio.sleep(self._free_s - now)

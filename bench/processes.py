@@ -43,8 +43,9 @@ _ANSWER_S = 30.0
 """Time for a node's answer over HTTP: on a busy machine the first answer waits for the interface."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PORTS = range(20_000, 32_768)
-"""Below the ports that Linux and macOS give to outgoing connections: between a look and the bind, and while a
-server is down on purpose, no client of somebody else can take the port, nor connect to itself."""
+"""Below the ports that Linux and macOS give to outgoing connections. So no other client can take the port, or connect
+to itself, between a look and the bind, or while a server is down on purpose.
+"""
 
 
 def _ports_in_turn() -> Iterator[int]:

@@ -1,8 +1,8 @@
 """The load generator's receiving side: one process with many subscribers that count bytes of packets of one size.
 
-A read costs the same however many packets it brings: at QoS 0 the bytes are counted and thrown away; at QoS 1 all
-whole packets of a read are acknowledged with one write of a prepared run of PUBACKs. A pause after each round lets
-packets collect, so that the readers leave the machine's cores to the servers; those that take latencies make none.
+A read costs the same for any number of packets. At QoS 0 the bytes are counted and dropped; at QoS 1 one write of a
+prepared run of PUBACKs acknowledges all whole packets of a read. A pause after each round lets packets collect and
+leaves the machine's cores to the servers. Readers that measure latencies make none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The least that a server can do: it hands each byte on to every subscriber. `python -m bench.relay PORT`.
 
-It stands in for a server in the self-test of the load generator, and shows what loopback can carry: it decodes
-nothing but the first packets of a connection, and acknowledges at QoS 1 by counting bytes. It is no MQTT server:
-topics and filters mean nothing to it, packets have one size for the life of a publisher.
+It replaces the server in the self-test of the load generator, and shows the limit of loopback. It decodes only the
+first packets of a connection, and acknowledges at QoS 1 by counting bytes. It is no MQTT server: topics and filters
+mean nothing to it, packets have one size for the life of a publisher.
 """
 
 from __future__ import annotations

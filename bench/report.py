@@ -125,7 +125,7 @@ def alternate(runs: int, sides: Mapping[str, Callable[[], R]]) -> dict[str, list
 
 
 def medians(runs: list[R]) -> R:
-    """Return a run, a dataclass of numbers, whose every field is the median of that field."""
+    """Return a run (a dataclass of numbers) with the median of each field."""
     kind = type(runs[0])
     return kind(*(median(getattr(run, field.name) for run in runs) for field in fields(kind)))  # type: ignore[arg-type]
 

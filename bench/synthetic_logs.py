@@ -161,7 +161,7 @@ class Log:
         digest: Ints | None = None,
         torn: bool = False,
     ) -> None:
-        """Add rows; what is not given is that of an update that replaces a value, or removes it."""
+        """Add rows; other fields are those of an update that replaces or removes a value."""
         if change is None:
             stored = ChangeKind.REPLACED if phase is Phase.LIVE else ChangeKind.NEW
             change = np.where(published.removal[at], ChangeKind.REMOVED, stored).astype(np.int8)

@@ -30,7 +30,7 @@ _STORED = (ChangeKind.NEW, ChangeKind.REPLACED, ChangeKind.REMOVED, ChangeKind.U
 
 
 class _Target:
-    """One selector of one node: what it had to apply, and what became of it, by position of the update."""
+    """One selector of one node: the updates that it had to apply and the fate of each, by position of the update."""
 
     def __init__(self, published: Published, hub: Log, log: Log, number: int, *, settle_us: int) -> None:
         self.published, self.log, self.number = published, log, number
@@ -223,7 +223,7 @@ def missing_sequences(published: Published, logs: Sequence[Log], *, settle_us: i
 
 
 def differences(truth: dict[str, Any], report: dict[str, Any]) -> tuple[int, list[str]]:
-    """Return how many numbers were compared, and those of a report that are not the truth's.
+    """Return the number of compared figures, and the figures of a report that differ from the truth.
 
     Args:
         truth: Result of `figures`.

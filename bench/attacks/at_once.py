@@ -1,7 +1,7 @@
 """All attacks at once, each in a process of its own, beside one ordinary client and a control.
 
-The ordinary client shares its processor with the attackers. So its pings are measured twice: beside attacks on another
-node, the decoy, which take the same from the client and nothing from the target; then beside attacks on the target.
+The ordinary client shares its processor with the attackers. So its pings are measured twice: beside attacks on the
+target, and beside attacks on another node, the decoy, which cost the client the same and the target nothing.
 """
 
 from __future__ import annotations

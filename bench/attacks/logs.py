@@ -24,7 +24,7 @@ _NODES = 1_000_000
 _ROWS = 50_000_000
 _GROUP = 1_000_000
 _WHOLE = 0.1
-"""Scale from which on each command reads each log; below it one does."""
+"""Least scale at which each command reads each log; below it one command does."""
 _SECONDS_MAX = 120.0
 _RESIDENT_MIB_MAX = 1024.0
 _COMMANDS = (("log", "stat"), ("log", "verify"), ("log", "show"))

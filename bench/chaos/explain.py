@@ -1,8 +1,8 @@
 """Check that the reports on the nodes' logs explain the events by the injected faults.
 
 Owns the judgement of `fanout report completeness`, `snapshots` and `stalls`, which run as their users run them. It must
-not know the nodes, only their log directories and the time line of faults. An epoch or a stalled topic needs a fault;
-an update that was lost while a link was live has no excuse, since the log has to say why a link could lose any.
+not know the nodes, only their log directories and the time line of faults. An epoch or a stalled topic needs a fault. A
+lost update of a live link has no excuse, because the log must show why a link could lose any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Evidence", "Window", "explain", "judge"]
 _LOCAL_KINDS = ("cut witness",)
 """Faults of a node's own clients, which no link sees."""
 _LIVE = "live"
-"""The cause of what was lost while nothing in the log says why."""
+"""The cause of losses that nothing in the log explains."""
 _SETTLE_S = 1.0
 _REPORT_S = 900
 
@@ -44,7 +44,7 @@ class Window:
     end: datetime
 
     def explains(self, node: str, at: datetime, *, horizon_s: float) -> bool:
-        """Say whether something at a node may be its consequence; a fault of what is above touches it, too.
+        """Return True if this fault, at a node or above it, explains an effect at the node.
 
         Args:
             node: The node.

@@ -1,7 +1,7 @@
 """Does what a fault says, to processes by their pid and to the proxy, and undoes it.
 
-Owns the order of the steps. While the primary is gone the publisher is held; before it goes on, the primary is read by
-a client that knows nothing, for only that tells what a killed server had kept.
+Owns the order of the steps. While the primary is gone the publisher is held. Before it goes on, a new client reads the
+primary, because nothing else tells what a killed server had kept.
 """
 
 from __future__ import annotations

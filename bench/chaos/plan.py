@@ -103,9 +103,9 @@ class Setting:
     def horizon_s(self) -> float:
         """Longest time for which a node may call itself ready without a value of the primary.
 
-        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them; narrowed
-        rights, and a loss in a live session, with a sample or the next audit, at most a tenth late; the rest is for a
-        busy machine.
+        A lost connection shows after three heartbeats of 0.5 s and the half second before the first of them. Narrowed
+        rights, and a loss in a live session, show with a sample or the next audit, at most a tenth late. The rest is
+        for a busy machine.
         """
         audit_s = self.audit_interval_s * 1.1 + 1.5 if self.max_queued_messages else 0.0
         sampled_s = _SAMPLED_S if self.primary_role == "mosquitto" else 0.0
@@ -185,7 +185,7 @@ def _draw_plain_setting(draw: random.Random) -> Setting:
 
 
 def draw_faults(draw: random.Random, setting: Setting) -> tuple[list[Fault], bool]:
-    """Return one fault, or two at a time of different targets, and whether to wait then until all nodes are ready."""
+    """Return one fault, or two of different targets at a time; and True to wait for all nodes to be ready after it."""
     first = _draw_fault(draw, draw.choice((PRIMARY, PROXIED, *setting.edges)), setting)
     faults = [first]
     if draw.random() < _TOGETHER:

@@ -1,10 +1,10 @@
 """Check that a secondary is what it says it is: `/readyz`, compared with the values that a new client reads.
 
-Owns the comparison of a served replica with the truth. *Ready while not equal* is judged for a primary that moves: with
-`/readyz` true before and after, in the same epochs, a client that joins in between must get each topic whose
-value at the primary has been certain for the *horizon*, with this value and these properties, and must not get one that
-has been absent so long. The horizon is how long a lost connection, or a loss at the primary, may stay undetected by
-configuration; no value may be missing longer than that while the node calls itself ready.
+Owns the comparison of a served replica with the truth. *Ready while not equal* is judged while values change. If
+`/readyz` is true before and after, in the same epochs, a client that joins in between must get each topic with a value
+that has been certain for the *horizon*, with its properties. It must get no topic that has been absent as long. The
+horizon is the time that a lost connection, or a loss at the primary, may stay undetected by configuration. A ready node
+may lack no value for longer.
 """
 
 from __future__ import annotations

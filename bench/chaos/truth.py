@@ -1,8 +1,8 @@
 """Values that the primary must hold according to the only publisher, and those that are certain at a time.
 
-Owns the ledger and its uncertainty: a value counts from its acknowledgement on, one under way makes its topic
-uncertain, so does the moment around its expiry, and after the primary was killed nothing is certain until it was read
-again. All times are `time.monotonic`. It must not know who asks.
+Owns the ledger and its uncertainty. A value counts from its acknowledgement on. Its topic is uncertain while it is
+under way and around its expiry. After the primary was killed nothing is certain until it was read again. All times are
+`time.monotonic`. It must not know who asks.
 """
 
 from __future__ import annotations

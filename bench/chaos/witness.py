@@ -2,8 +2,8 @@
 
 Owns one subscription at one secondary and the rules for what a live subscriber may see. A *life* of a topic begins with
 a value and ends with the zero-length message that says it is gone, or when the witness had to subscribe anew. Within
-one life no value may come more often than it was published, unless it is marked as a duplicate; and no value after one
-that was published later, unless the primary was restarted since, perhaps with an older store.
+one life no value may come more often than it was published, unless it is marked as a duplicate. No value may follow one
+that was published later, unless the primary was restarted in between, perhaps with an older store.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _WINDOW: Final = 100
 
 
 class LongQueue:
-    """One client, which goes to members in turn and is cut after some part of what waits for it."""
+    """One client that goes to members in turn, and is cut after a part of its waiting messages."""
 
     def __init__(self, client_id: str, *, ports: Sequence[int], count: int, draw: random.Random) -> None:
         """Describe it.

@@ -33,13 +33,14 @@ class Sent:
     acknowledged: bool = False
     """True if PUBACK, PUBREC or PUBCOMP came."""
     at_risk: bool = False
-    """True if it was sent again though the primary may have had it: its session was gone, the server refused it, or,
-    with kills, no PUBREC had come."""
+    """True if it was sent again although the primary may have it: its session was gone, the server refused it, or, with
+    kills, no PUBREC had come.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message as the application of a subscriber got it; a repeated PUBLISH that a held identifier shows is none."""
+    """A message as the application of a subscriber got it; a repeat of a held identifier is no message."""
 
     publisher: str
     qos: int
@@ -63,7 +64,7 @@ class Subscriber:
     """Subscriptions, messages and answers of one subscriber; changed while it runs."""
 
     publishers: Mapping[str, int]
-    """Those whose messages it subscribed to before they began, with the QoS of the subscription."""
+    """Publishers to which it subscribed before they began, with the QoS of the subscription."""
     received: list[Received] = field(default_factory=list)
     lapses: list[Lapse] = field(default_factory=list)
 

@@ -155,7 +155,7 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
 
 
 async def _long_queues(plan: Plan, servers: Servers) -> list[LongQueue]:
-    """Return clients for each of which messages wait by now at a member."""
+    """Return the clients with messages that wait at a member."""
     ports = [member.port for member in servers.members]
     clients = [
         LongQueue(f"long-{number}", ports=ports, count=plan.queued, draw=random.Random(f"{plan.seed} long {number}"))

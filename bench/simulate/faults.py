@@ -15,9 +15,9 @@ __all__ = ["KINDS", "Faults"]
 
 KINDS: Final = (*["kill"] * 5, *["pause", "cut", "restart"] * 2, "clock", "primary", "disk", "outage")
 _SUDDEN: Final = frozenset(("kill", "pause", "cut", "outage"))
-"""Kinds with which a member may end, or be taken for dead, before it has told what it did."""
+"""Kinds by which a member may end, or count as dead, before it has reported its last acts."""
 _AWAY: Final = _SUDDEN | {"restart"}
-"""Kinds with which the sessions of a member, or the copies that it keeps, may go."""
+"""Kinds by which the sessions of a member, or the copies that it keeps, may be lost."""
 _KINDS_MAX: Final = 3
 """Kinds of one seed at most: with all of them in each seed, few faults of a kind meet the repair of another one."""
 _STEPS: Final = 400
@@ -54,7 +54,7 @@ class Faults:
         self._overlap = draw.random() < _OVERLAP
         has_disks = all(member.has_disk for member in pool.members)
         self.may_lose = self._overlap or ("outage" in self._kinds and not has_disks)
-        """True if two members may be away at a time: then a session may be lost, of which the client is told."""
+        """True if two members may be away at a time: then a session may be lost, and its client is told."""
         self.moving: set[str] = set()
         """Clients without a connection when all members were killed: one that moves is on no disk for a moment."""
         self.sudden = not _SUDDEN.isdisjoint(self._kinds)

@@ -1,7 +1,7 @@
 """Event loop with virtual time, and the machines that its callbacks belong to.
 
-Nothing waits: when no callback is ready, time jumps to the next timer. Each callback runs on the machine in whose
-context it was scheduled. A paused machine runs its callbacks when it goes on; a killed one never does.
+Nothing waits: when no callback is ready, time jumps to the next timer. Each callback runs on the machine that scheduled
+it. A paused machine runs its callbacks when it goes on; a killed one never does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The network in memory: connections, listeners, calls between members; latency, and ways that are cut.
 
 Each way from one machine to another keeps the order of the bytes of a connection. Bytes on a way that is cut wait until
-it is whole again, as those of TCP do. A killed machine closes its connections; some of its last bytes are lost.
+it is whole again, as with TCP. A killed machine closes its connections; some of its last bytes are lost.
 """
 
 from __future__ import annotations

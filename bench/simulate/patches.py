@@ -187,7 +187,7 @@ def patched(loop: NetworkLoop, calls: Calls, *, inexact: set[str], seed: str) ->
     Args:
         loop: Gives the time, and connections.
         calls: Takes the calls between members.
-        inexact: Takes the clients whose sessions move and are divided by no marker.
+        inexact: Takes the clients of sessions that move without a marker.
         seed: Decides what is drawn.
     """
     adopt = ServerSessions.adopt

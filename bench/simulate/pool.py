@@ -31,7 +31,7 @@ BALANCER: Final = 1900
 DEAD_AFTER_S: Final = 1.5
 """`pool.dead_after_s` of the members: half of the default, so that less time is simulated in which nothing happens."""
 _NAMED_S: Final = DEAD_AFTER_S / 2
-"""Time after which a new process has sent heartbeats: nobody can use the copies that it makes before."""
+"""Time until a new process has sent heartbeats. Nobody can use copies that it made earlier."""
 _DISKS: Final = ((False, False), (False, False), (True, False), (True, True))
 """Contents of a member's disk: nothing, values and sessions, or these with each transaction forced."""
 _ALIKE: Final = 0.25
@@ -180,7 +180,7 @@ class Pool:
         self.clients: Sequence[RoamingClient] = ()
         """Clients that have a session: one of the members has it once the pool is whole."""
         self.inexact: set[str] = set()
-        """Clients whose sessions moved and were divided by no marker: messages may be lost or come twice."""
+        """Clients of sessions that moved without a marker: messages may be lost or come twice."""
         self.says_lost = False
         """True once a member has warned that messages may be lost: the primary failed while it compared, at QoS 0."""
         self.failures: list[str] = []

@@ -1,6 +1,6 @@
 """Model of a primary: a small MQTT 5 broker with sessions, QoS 0 to 2, retained values, and order.
 
-It shares no code with fanout. Its state survives its restart, as that of a broker with persistence does.
+It shares no code with fanout. Its state survives a restart, as with a broker with persistence.
 """
 
 from __future__ import annotations

@@ -170,8 +170,9 @@ class _Run:
         """Return whether something may happen, and is told or counted then.
 
         A session that moves while a link is down is divided by no marker: messages may be lost or doubled. A session
-        may be lost when two members fail at a time, or all of them while it moves; what its publisher sends again then
-        may come twice. And a member warns that messages may be lost when the primary fails while it compares.
+        may be lost if two members fail at a time, or all of them while it moves. Messages that its publisher sends
+        again may then come twice. And a member warns that messages may be lost when the primary fails while it
+        compares.
         """
         is_lost = " never got " in finding
         if is_lost and self._pool.says_lost:

@@ -211,7 +211,7 @@ class PrefixFigures(AtSelector):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """True if the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
+    """True if the loss had not ended by the end of the judged time; null without a loss, or if nothing shows it."""
 
 
 class CompletenessPoint(Value):
@@ -296,7 +296,7 @@ class Alarm(AtLink):
 
 
 class HiddenBranch(AtSelector):
-    """A branch of topics of which nothing came any more, while others did: not readable by its user, or kept out."""
+    """A branch of topics without any further update, while others came: not readable by its user, or kept out."""
 
     branch: str
     """As a Topic Filter."""
@@ -315,7 +315,7 @@ class MissingTopic(AtSelector):
     """When the first update that is missing was published."""
     last_missing: AwareDatetime
     going_on: bool | None
-    """True if the loss had not ended by the end of what was judged."""
+    """True if the loss had not ended by the end of the judged time."""
     cause: MissingCause
     """Cause of most of the missing updates."""
 
@@ -337,8 +337,9 @@ class CorrectedLag(Value):
     mean_us: int | None = None
     """Null where it was not computed."""
     uncertain_us: int
-    """Each of these is right to so much in either direction, percentiles to 2.2 per cent more: half the distance of the
-    bounds of the difference, and what wide buckets of times far from zero may cost."""
+    """Uncertainty of each of these in either direction (percentiles: 2.2 per cent more): half the distance of the
+    bounds of the difference, and the error of wide buckets of times far from zero.
+    """
 
 
 class Propagation(AtSelector):
@@ -360,10 +361,10 @@ class RoundTrip(AtLink):
 class ClockDifference(AtLink):
     """Lead of a node's clock over the clock that stamped its updates; negative when it is behind.
 
-    No update arrives before it was stamped, so the least propagation time is more than the difference. The
-    quickest update took less than the quickest heartbeat took to the same node and back, so it is not more by
-    that much: this is taken for granted, not proved. In a chain a heartbeat goes to the next node only, so those of
-    all hops from the stamping node on are added up. Clocks that were set meanwhile have no one difference.
+    No update arrives before it was stamped, so the least propagation time is more than the difference. The lower bound
+    assumes, without proof, that the quickest update took less time than the quickest heartbeat to the same node and
+    back. In a chain a heartbeat goes to the next node only, so the quickest of all hops from the stamping node on are
+    added up. Clocks that were set meanwhile have no one difference.
     """
 
     stamped_by: str

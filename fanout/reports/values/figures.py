@@ -102,9 +102,9 @@ class AtSelector(AtLink):
 def goes_on(missing: int, *, within: int, after: int) -> bool | None:
     """Return whether a loss had not ended; None where the updates that came after it show neither.
 
-    A share p of the updates expected from its first to its last missing one is missing. A loss that went on would let
-    `after` updates come without one more missing with the probability (1 - p)**after; below 1 per cent it has ended. It
-    goes on where several are missing, and no more came after the last than between two of them.
+    A share p of the updates expected from its first to its last missing one is missing. If a loss went on, `after`
+    updates would all come with the probability (1 - p)**after. Below 1 per cent the loss has ended. It goes on where
+    several are missing, and no more came after the last than between two of them.
 
     Args:
         missing: Updates that are missing.
@@ -186,8 +186,9 @@ class UpdateFigures(Value):
     """Rows of updates less distinct updates: over the node's whole log, or of what was stamped in the window asked
     for."""
     stale: int
-    """Rows of updates that were older than what the topic had, counted like `duplicated`: at least, as far back as the
-    node remembers each publisher."""
+    """Rows of updates that were older than the value of their topic, counted like `duplicated`. At least so many: a
+    node remembers only the newest updates of each publisher.
+    """
     refused: int
     """Rows of updates that were delivered but not stored, over a limit of the replica; counted like `duplicated`."""
     unreferenced: int
@@ -198,7 +199,9 @@ class UpdateFigures(Value):
     complete_percent_at_least: float | None
     """The same with all that is unknown, not seen or without a stamp counted as missing; null when `unseen` is."""
     complete_percent_at_most: float | None
-    """The same with that counted as there; where `unseen` is null, of what the reference saw."""
+    """The same with all of these counted as applied; if `unseen` is null, a share of the updates that the reference
+    saw.
+    """
     unseen: int | None = 0
     """Updates that the reference's log lacks, and this node's too: of any topic, so perhaps of this selector. Null when
     nobody can count them: the reference did not stamp them, or crashed."""
@@ -209,8 +212,9 @@ class UpdateFigures(Value):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """True if the loss had not ended by the end of what was judged. Null when nothing is missing, and where the updates
-    since the last missing one show neither."""
+    """True if the loss had not ended by the end of the judged time. Null when nothing is missing, and where the updates
+    since the last missing one show neither.
+    """
 
 
 class FinalFigures(Value):

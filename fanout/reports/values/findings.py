@@ -104,8 +104,9 @@ class ConvergenceSet(Value):
     members: tuple[Member, ...]
     """The nodes, and the reference unless it is a union."""
     equal: int | None
-    """Topics of which every member holds the same value. This and the next three are null with `until`: they are of the
-    end of the logs, which is not the end of the window."""
+    """Topics of which every member holds the same value. This and the next three are null with `until`, because they
+    belong to the end of the logs, not of the window.
+    """
     apart: int | None
     """Topics of which two members hold different values, or one holds none."""
     pending: int | None

@@ -70,9 +70,9 @@ class NodeSummary(Value):
     """When the first update that is missing was published; null when none is."""
     last_missing: AwareDatetime | None = None
     going_on: bool | None = None
-    """True if the loss had not ended by the end of what was judged; null when nothing is, or nothing shows it."""
+    """True if the loss had not ended by the end of the judged time; null without a loss, or if nothing shows it."""
     causes: tuple[CauseCount, ...] = ()
-    """Causes of the missing updates, most first; those of none are left out."""
+    """Causes of the missing updates, the most frequent first, without causes that do not occur."""
     prefixes: tuple[PrefixMissing, ...] = ()
     """The topic prefixes that lack anything, most first; branches that are not readable, or topics where prefixes were
     not asked for. Empty where they are more than three."""
@@ -116,9 +116,8 @@ class HopSummary(Value):
 class NodeTrend(Value):
     """One node now and before.
 
-    A share differs when it is three standard errors and a fifth of the missing apart, a p99 when it differs by more
-    than its uncertainty and a fifth, and between the halves of a window by more than its points of time differ by
-    chance.
+    A share differs by more than three standard errors and a fifth of the missing. A p99 differs by more than its
+    uncertainty and a fifth; between the halves of a window also by more than its points of time differ by chance.
     """
 
     node: str
@@ -139,8 +138,8 @@ class Trend(Value):
     """True if it is getting worse."""
 
     against: Literal["first_half", "history"]
-    """Base of the comparison: the first half of the window, whose second half is `now`, or all reports of the last 30
-    days together, as the file of the trend has them.
+    """Base of the comparison: the first half of the window (`now` is the second half), or all reports of the last 30
+    days in the file of the trend, together.
     """
     before_begin: AwareDatetime
     before_end: AwareDatetime
@@ -149,7 +148,7 @@ class Trend(Value):
     direction: Direction
     """`worse` when any node is, else `better` when any is."""
     nodes: tuple[NodeTrend, ...]
-    """The worst first; those of which something is known at both times."""
+    """The worst first; only nodes with figures at both times."""
 
 
 class Summary(Value):
