@@ -308,9 +308,7 @@ class Reporter:
                 self._logger.warning(
                     "no heartbeats, lag is unknown and a stall is not noticed",
                     reason=reason,
-                    hint=LIMIT_REFUSALS.get(reason)
-                    or f"Let the link's user publish and read below {self._config.control_topic}/ at the primary,"
-                    " every heartbeat_s",
+                    hint=LIMIT_REFUSALS.get(reason) or self._control_hint,
                 )
             case MemberUnheard(topic, reason):
                 self._logger.warning(
@@ -381,7 +379,7 @@ class Reporter:
             topics: Number of topics that it had.
         """
         epoch = self._session.lifecycle.epoch
-        self._sink.event(self._config.name, "tear_down", detail=f"{reason}; {topics} topics were removed", epoch=epoch)
+        self._sink.event(self._config.name, "tear_down", detail=f"{reason}; topics removed: {topics}", epoch=epoch)
         self._logger.warning("replica torn down", reason=reason, topics=topics, epoch=epoch)
 
     def note_failure(self, error: FanoutError, *, primary: Address) -> None:
@@ -464,8 +462,9 @@ class Reporter:
                 "retained set is empty, or not readable",
                 selector=selector.filter,
                 primary_count=self._session.count.total,
-                hint=f"If the primary has retained values there, let {self._user} read them in its access rules; set"
-                " min_topics of the selector if an empty set is never right",
+                hint=f"If the primary has retained values there, let {self._user} read them in its access rules: the"
+                f" next audit, or fanout audit {self._config.name}, brings them; set min_topics of the selector if an"
+                " empty set is never right",
             )
 
     def _maybe_unreadable(self, index: int) -> bool:
@@ -480,6 +479,18 @@ class Reporter:
             and not self._replica.selectors[index].live_only
             and evidence not in (None, Evidence.MANIFEST, Evidence.COUNT)
             and self._session.count.total != 0
+        )
+
+    @property
+    def _control_hint(self) -> str:
+        """What lets heartbeats come back, for an operator."""
+        config = self._config
+        rights = f"Let the link's user publish and read below {config.control_topic}/ at the primary, every heartbeat_s"
+        if config.version == 5 or config.retain_policy == "keep":
+            return rights
+        return (
+            "Set version = 5: with the bridge bit of MQTT 3.1.1, Mosquitto and fanout return no messages of its own"
+            f" to a client. {rights}"
         )
 
     @property

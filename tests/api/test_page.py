@@ -94,7 +94,7 @@ def test_the_overview_tells_what_should_be_looked_at(browser: Browser, node: Sta
             "Log: the replication log cannot be written: No space left on device. Clients are served all the same",
             "Pool: 2 of 3 members are not ready; see Pool",
             "Messages that clients did not get: queue full 4, expired 1; see Clients",
-            "6 messages wait for clients that are slow or away",
+            "Waiting for clients that are slow or away: 6 messages",
         ):
             assert browser.ask(text_has(text)), browser.ask("document.body.innerText")
 

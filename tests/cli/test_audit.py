@@ -90,6 +90,15 @@ def test_audit_of_a_link_that_is_not_there_names_those_that_are() -> None:
             )
 
 
+def test_an_address_takes_the_place_of_the_link() -> None:
+    """HOST:PORT as the only argument is the node, with its scheme or without."""
+    with serving(ready_node()) as url:
+        for address in (url, url.removeprefix("http://")):
+            assert run_fanout("audit", address).returncode == ExitCode.NO
+            listed = run_fanout("audit", "--list", address)
+            assert listed.stdout.startswith("plant: 5 topics did not come")
+
+
 def test_unconfirmed_topics_are_listed_by_branch(runner: CliRunner) -> None:
     """Text has branches with counts, made printable, and the causes; JSON has every topic. No audit is made."""
     node = ready_node()

@@ -70,7 +70,7 @@ def test_events_of_the_log_are_sentences(runner: CliRunner) -> None:
     node.topic_log = TopicLog(events=(LoggedEvent(at=SINCE, event="audit", detail=detail),))
     with serving(node) as url:
         found = runner.invoke(app, ["explain", "plant/1", "--url", url])
-    event = "events   2025-11-21 08:00:00 UTC  Link plant was compared with the primary: 40 topics are equal"
+    event = "events   2025-11-21 08:00:00 UTC  Link plant was compared with the primary, 40 topics: all equal"
     assert found.stdout.splitlines()[-2:] == ["log      no row of it", event]
 
 

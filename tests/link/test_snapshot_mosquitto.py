@@ -10,7 +10,7 @@ from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.replica.update import Phase
 from fanout.selection import Selector
-from tests.link.harness import config_for, running
+from tests.link.harness import config_for, logging_to, running
 from tests.support.mosquitto import Mosquitto, load_retained, publish_all, publisher
 from tests.support.network import Proxy
 from tests.support.waiting import wait_result
@@ -125,8 +125,12 @@ async def test_a_truncated_snapshot_is_never_live(mosquitto: Mosquitto) -> None:
 async def test_mqtt_3_1_1_keeps_the_retain_flag(mosquitto: Mosquitto, policy: str) -> None:
     """Over MQTT 3.1.1 live updates are retained, by the bridge bit or because the configuration says so."""
     await load(mosquitto, {"plant/a": b"1"})
-    async with running(config_for(mosquitto.port, version=4, retain_policy=policy)) as link:
+    config = config_for(mosquitto.port, version=4, retain_policy=policy)
+    lines: list[dict[str, object]] = []
+    async with running(config, logger=logging_to(lines)) as link:
         await link.wait_state(LinkState.LIVE)
+        hints = [str(line["hint"]) for line in lines if str(line["event"]).startswith("no heartbeats")]
+        assert [hint.startswith("Set version = 5") for hint in hints] == [True] * (policy == "bridge")
         assert link.values() == {"plant/a": b"1"}
         await load(mosquitto, {"plant/a": b"2", "plant/b": b"3"})
         await link.wait(lambda: link.values() == {"plant/a": b"2", "plant/b": b"3"})

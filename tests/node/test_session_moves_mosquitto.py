@@ -95,7 +95,7 @@ async def test_a_will_message_goes_along(mosquitto: Mosquitto, pool: list[Node])
         await client.close()
         await wait_until(lambda: arrived == [b"gone"])
     events = pool[1].browser.node_events
-    told = "1 sessions came from another member of the pool"
+    told = "1 session came from another member of the pool"
     await wait_until(lambda: told in [one.text for one in events.page(before=None, limit=100).events])
     assert [one.name for one in pool[1].browser.lag_history().links] == [link.config.name for link in pool[1].links]
 

@@ -80,6 +80,7 @@ async function ask(path, parameters = {}, order = null) {
 }
 
 const count = (number) => (number === null || number === undefined ? "–" : number.toLocaleString("en"));
+const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 const delay = (seconds) => (seconds === null || seconds === undefined ? "–" : seconds < 0.9995 ? `${(1000 * seconds).toFixed(1)} ms` : `${seconds.toFixed(1)} s`);
 // Times are UTC, as those of commands, logs and reports are.
 const clock = (text) => (text ? `${new Date(text).toISOString().slice(0, 19).replace("T", " ")} UTC` : "–");
@@ -137,18 +138,18 @@ function warnings(status) {
     }
     const skipped = Object.entries(link.skipped_total ?? {}).filter(([, number]) => number);
     if (skipped.length) found.push(`${link.name} skipped messages: ${skipped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}`);
-    if (link.unconfirmed) found.push(`${link.name} has ${count(link.unconfirmed)} topics that the primary did not send in the last comparison`);
+    if (link.unconfirmed) found.push(`${link.name} has ${counted(link.unconfirmed, "topic")} that the primary did not send in the last comparison`);
   }
   if (status.log?.alarm) found.push(`Log: ${status.log.alarm}. Clients are served all the same; reports will lack what is lost`);
-  if (status.log?.lost_rows_total) found.push(`Log: ${count(status.log.lost_rows_total)} updates were not logged`);
+  if (status.log?.lost_rows_total) found.push(`Log: ${counted(status.log.lost_rows_total, "update")} not logged`);
   if (status.retained?.alarm) found.push(`Values on disk: ${status.retained.alarm}`);
   const pool = status.pool;
   if (pool && pool.members_ready < pool.members) found.push(`Pool: ${count(pool.members - pool.members_ready)} of ${count(pool.members)} members are not ready; see Pool`);
   if (pool && pool.members_equal < pool.members_reachable) found.push(`Pool: ${count(pool.members_reachable - pool.members_equal)} of ${count(pool.members)} members are not known to hold what this one holds; see Pool`);
   const dropped = Object.entries(status.server?.dropped_total ?? {}).filter(([, number]) => number);
   if (dropped.length) found.push(`Messages that clients did not get: ${dropped.map(([reason, number]) => `${reason.replaceAll("_", " ")} ${count(number)}`).join(", ")}; see Clients`);
-  if (status.server?.queued_messages) found.push(`${count(status.server.queued_messages)} messages wait for clients that are slow or away; see Clients`);
-  if (status.server?.conflated_topics) found.push(`Slow clients wait for the newest values of ${count(status.server.conflated_topics)} topics; see Clients`);
+  if (status.server?.queued_messages) found.push(`Waiting for clients that are slow or away: ${counted(status.server.queued_messages, "message")}; see Clients`);
+  if (status.server?.conflated_topics) found.push(`Slow clients wait for the newest values of ${counted(status.server.conflated_topics, "topic")}; see Clients`);
   return found;
 }
 
@@ -189,8 +190,8 @@ async function overview() {
     ["role", status.role],
     ["version", status.version],
     ["up since", clock(status.started)],
-    ...(server ? [["clients", `${count(server.connections)} connections, ${count(server.sessions)} sessions`],
-      ["delivered", `${count(server.deliveries_total)} messages`], ["retained topics", count(server.retained_topics)]] : []),
+    ...(server ? [["clients", `${counted(server.connections, "connection")}, ${counted(server.sessions, "session")}`],
+      ["delivered", counted(server.deliveries_total, "message")], ["retained topics", count(server.retained_topics)]] : []),
   ]));
   return parts;
 }
@@ -309,7 +310,7 @@ async function showReaders(filter, after = "") {
   const mine = chosen;
   const found = await ask("/v1/clients", { filter, limit: 50, after });
   if (mine !== chosen) return;
-  if (!after) readers.replaceChildren(make("h2", {}, "Who reads it"), make("p", { class: "soft" }, found.sessions ? `${count(found.sessions)} ${found.sessions === 1 ? "session" : "sessions"} at this node may read ${filter}` : `No session at this node reads ${filter}.`));
+  if (!after) readers.replaceChildren(make("h2", {}, "Who reads it"), make("p", { class: "soft" }, found.sessions ? `${counted(found.sessions, "session")} at this node may read ${filter}` : `No session at this node reads ${filter}.`));
   if (!found.clients.length) return;
   const rows = found.clients.map((one) => [make("button", { type: "button", onclick: () => { wanted = one.client_id; location.hash = "clients"; } }, one.client_id),
     one.matching.join(", "), one.address ?? "not connected", one.slow_since ? `slow since ${clock(one.slow_since)}` : "–"]);
@@ -413,9 +414,9 @@ async function showClient(id) {
   } }, "Kick");
   client.replaceChildren(make("h2", {}, id), facts([
     ["user", one.user || "–"], ["address", one.address ?? "not connected"], ["connected since", clock(one.connected_since)],
-    ["protocol", `MQTT ${one.version}`], ["waiting", `${count(one.queued_messages)} messages, ${bytes(one.queued_bytes + one.unsent_bytes)}`],
+    ["protocol", `MQTT ${one.version}`], ["waiting", `${counted(one.queued_messages, "message")}, ${bytes(one.queued_bytes + one.unsent_bytes)}`],
     ["unacknowledged", count(one.in_flight_messages)], ["reads a second", bytes(one.bytes_per_second)]]),
-  make("p", {}, kick, told), make("h2", {}, `${count(one.subscriptions)} subscriptions`),
+  make("p", {}, kick, told), make("h2", {}, counted(one.subscriptions, "subscription")),
   make("ul", {}, ...one.filters.map((filter) => make("li", {}, filter))));
 }
 
@@ -448,7 +449,7 @@ async function comparePool() {
   const verdict = number ? `${count(number)} of ${count(found.topics)} topics ${number === 1 ? "differs" : "differ"}` : `No topic of ${count(found.topics)} differs`;
   const further = [
     ...found.left_out.map((one) => `${one.node} is not compared: ${one.reason}`),
-    ...(found.changing ? [`${count(found.changing)} topics changed too quickly to be compared`] : []),
+    ...(found.changing ? [`${counted(found.changing, "topic")} changed too quickly to be compared`] : []),
     ...(found.whole ? [] : ["There were too many to compare them all; fanout pool compare has more time"]),
     ...(number > most ? [`The first ${most} are shown`] : [])];
   const rows = found.differing.slice(0, most).flatMap((one) => Object.entries(one.values).map(([member, held], at) => [

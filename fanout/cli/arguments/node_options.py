@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -24,6 +25,8 @@ __all__ = [
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 _PORT_MAX: Final = 65_535
+_ADDRESS: Final = re.compile(r"https?://.*|([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}")
+"""Form of a node's address in place of another argument, which no name of a link has."""
 
 
 def node_url(text: str) -> str:
@@ -63,7 +66,10 @@ def _checked_urls(texts: list[str] | None) -> list[str]:
 
 
 class AskingCommand(TyperCommand):
-    """Command with `--url` that takes the URL as its last argument too, also in place of an argument left out."""
+    """Command with `--url` that takes the URL as its last argument too, also in place of an argument left out.
+
+    Such an argument is an URL with its scheme, or HOST:PORT. A topic of this form needs `--url` beside it.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # the type of a context differs between releases of typer
         """Take the argument that is left as the URL."""
@@ -79,7 +85,7 @@ class AskingCommand(TyperCommand):
         for one in () if is_named else self.params:
             given = ctx.params.get(one.name)
             is_optional = one.param_type_name == "argument" and not one.required
-            if is_optional and isinstance(given, str) and given.startswith(("http://", "https://")):
+            if is_optional and isinstance(given, str) and _ADDRESS.fullmatch(given):
                 ctx.params |= {"url": checked_url(given), one.name: one.get_default(ctx)}
         return []
 

@@ -158,8 +158,10 @@ class LinkStatus:
             return f"{self.twin}; stop one of the two, or give each host a node.id of its own"
         if not self.unconfirmed:
             return None
+        one = self.unconfirmed == 1
         return (
-            f"{self.unconfirmed} topics did not come from the primary and are kept: {causes_of_absence(self.user)};"
+            f"{'1 topic' if one else f'{self.unconfirmed} topics'} did not come from the primary and"
+            f" {'is' if one else 'are'} kept: {causes_of_absence(self.user)};"
             f" see them: fanout audit {self.name} --list; only if they are deleted there:"
             f" fanout audit {self.name} --confirm {self.unconfirmed}"
         )

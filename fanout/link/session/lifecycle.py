@@ -568,7 +568,7 @@ class SessionLifecycle:
             return f"the link is {self.state.value}, and a pass is under way"
         unconfirmed = len(self._replica.unconfirmed)
         if confirmed is not None and confirmed != unconfirmed:
-            return f"{unconfirmed} topics are unconfirmed now, not {confirmed}"
+            return f"{unconfirmed} {'topic is' if unconfirmed == 1 else 'topics are'} unconfirmed now, not {confirmed}"
         if not any(self.evidence):  # all selectors join, so their proof is the only comparison
             self.seek_evidence()
             return ""

@@ -143,11 +143,11 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
             count = facts.get("unconfirmed", 0)
             if not count:
                 return f"Link {link} has no unconfirmed topics any more"
-            return f"Link {link} has {count:,} topics that the primary did not send in the last comparison"
+            return f"Link {link} has {_counted(count, 'topic')} that the primary did not send in the last comparison"
         case "moved":
             came, went = facts.get("came", 0), facts.get("went", 0)
             return " and ".join(
-                f"{number:,} sessions {verb} another member of the pool"
+                f"{_counted(number, 'session')} {verb} another member of the pool"
                 for number, verb in ((came, "came from"), (went, "went to"))
                 if number
             )
@@ -162,7 +162,8 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
         case "tear_down":
             return f"Link {link} removed its values: {detail}"
         case "skipped":
-            return f"Link {link} skipped {facts.get('messages', 0):,} messages: {_words(facts.get('reason'))}"
+            skipped = _counted(facts.get("messages", 0), "message")
+            return f"Link {link} skipped {skipped}: {_words(facts.get('reason'))}"
         case "alarm":
             message, hint = facts.get("message", ""), facts.get("hint", "")
             reason = facts.get("reason") or facts.get("error") or ""
@@ -186,10 +187,10 @@ def _audit(link: str, facts: dict[str, Any]) -> str:
     checked, changed = int(facts.get("checked", 0)), int(facts.get("changed", 0))
     removed, kept = int(facts.get("removed", 0)), int(facts.get("kept", 0))
     if not changed and not removed and not kept:
-        return f"Link {link} was compared with the primary: {checked:,} topics are equal"
+        return f"Link {link} was compared with the primary, {_counted(checked, 'topic')}: all equal"
     return (
-        f"Link {link} was compared with the primary: of {checked:,} topics {changed:,} were repaired, "
-        f"{removed:,} removed and {kept:,} kept without confirmation"
+        f"Link {link} was compared with the primary, {_counted(checked, 'topic')}: {changed:,} repaired, "
+        f"{removed:,} removed, {kept:,} kept without confirmation"
     )
 
 
@@ -199,7 +200,12 @@ def _clients(facts: dict[str, Any]) -> str:
     if number == 1 and names:
         return f"Client {names[0][:_NAME_MAX]} reads"
     further = f" and {number - len(names):,} more" if number > len(names) else ""
-    return f"{number:,} clients ({', '.join(name[:_NAME_MAX] for name in names)}{further}) read"
+    named = ", ".join(name[:_NAME_MAX] for name in names)
+    return f"{_counted(number, 'client')} ({named}{further}) {'reads' if number == 1 else 'read'}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _words(reason: object) -> str:

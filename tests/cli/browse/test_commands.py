@@ -90,6 +90,13 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
     audit = {"checked": 1000, "changed": 2, "removed": 1, "kept": 0}
     browser.note("audit", link="plant", detail='{"checked": 10')  # the log cuts long details
     browser.note("audit", link="plant", detail=json.dumps(audit))
+    for kind, facts in (
+        ("audit", {"checked": 1}),
+        ("unconfirmed", {"unconfirmed": 1}),
+        ("moved", {"came": 1, "went": 2}),
+        ("skipped", {"messages": 1, "reason": "topic_too_long"}),
+    ):
+        browser.note(kind, link="plant", detail=json.dumps(facts))
     with serving(with_topics(topics)) as url:
         answer = runner.invoke(app, ["events", "--url", url])
         threading.Timer(0.5, browser.close).start()
@@ -99,10 +106,13 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
         "The node started",
         "Link plant is live",
         'Audit: {"checked": 10',
-        "Link plant was compared with the primary: of 1,000 topics 2 were repaired, 1 removed and 0 kept without"
-        " confirmation",
+        "Link plant was compared with the primary, 1,000 topics: 2 repaired, 1 removed, 0 kept without confirmation",
+        "Link plant was compared with the primary, 1 topic: all equal",
+        "Link plant has 1 topic that the primary did not send in the last comparison",
+        "1 session came from another member of the pool and 2 sessions went to another member of the pool",
+        "Link plant skipped 1 message: topic too long",
     ]
-    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()] == [4]
+    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()] == [8]
 
 
 def test_top_shows_links_topics_and_clients(runner: CliRunner, topics: Node) -> None:
