@@ -85,11 +85,13 @@ class Supervisor:
         is_first = True
         while not self._stopping.is_set():
             begun_s = time.monotonic()
-            environment = {**os.environ, _PARENT: str(os.getpid())}
-            process = await asyncio.create_subprocess_exec(*command, env=environment, start_new_session=True)
-            self._processes[number] = process
-            if self._stopping.is_set():  # it got no signal, since it was not there yet
-                process.terminate()
+            try:
+                process = await self._start(number, command)
+            except OSError as error:  # no memory or no process number is left, or the program is being replaced
+                delay_s = backoff.next_delay_s()
+                self._logger.error("member not started", member=number, reason=str(error), restart_s=round(delay_s, 1))
+                await self._wait(delay_s)
+                continue
             code = await process.wait()
             del self._processes[number]
             if self._stopping.is_set():
@@ -105,9 +107,26 @@ class Supervisor:
             backoff.note_success(lasted_s=lived_s)
             delay_s = backoff.next_delay_s()
             self._logger.warning("member ended", member=number, exit_code=code, restart_s=round(delay_s, 1))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._stopping.wait()
+            await self._wait(delay_s)
+
+    async def _start(self, number: int, command: Sequence[str]) -> Process:
+        """Start a process; it gets the signals from then on.
+
+        Raises:
+            OSError: The system cannot start it now.
+        """
+        environment = {**os.environ, _PARENT: str(os.getpid())}
+        process = await asyncio.create_subprocess_exec(*command, env=environment, start_new_session=True)
+        self._processes[number] = process
+        if self._stopping.is_set():  # it got no signal, since it was not there yet
+            process.terminate()
+        return process
+
+    async def _wait(self, delay_s: float) -> None:
+        """Wait for a time, or until the supervisor is told to stop."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._stopping.wait()
 
     def _stop(self, number: signal.Signals) -> None:
         if self._stopping.is_set():

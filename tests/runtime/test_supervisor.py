@@ -53,6 +53,24 @@ async def test_a_process_that_cannot_start_ends_all(tmp_path: Path) -> None:
     assert [line["member"] for line in logs if line["event"] == "member cannot start"] == [2]
 
 
+async def test_a_process_that_the_system_does_not_start_is_tried_again(tmp_path: Path) -> None:
+    """As while its program is replaced, or while no memory is left."""
+    program, started = tmp_path / "python", tmp_path / "started"
+    started.mkdir()
+    program.symlink_to(sys.executable)
+    commands = [[str(program), *command(started, "time.sleep(60)")[1:]]]
+    with capture_logs() as logs:
+        running = asyncio.create_task(Supervisor(commands, stop_s=30, logger=structlog.get_logger()).run())
+        await wait_until(lambda: len(numbers(started)) == 1, what="a process")
+        program.unlink()
+        os.kill(min(numbers(started)), signal.SIGKILL)
+        await wait_until(lambda: any(line["event"] == "member not started" for line in logs), what="a line in the log")
+        program.symlink_to(sys.executable)
+        await wait_until(lambda: len(numbers(started)) == 2, what="a second process")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+
+
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_process_that_does_not_end_is_killed(tmp_path: Path, again: bool) -> None:
     """After the time for it, or with a second signal."""
