@@ -170,11 +170,13 @@ def _run(
             make_pool_token(loaded.config)
 
         from fanout.node import run_node
+        from fanout.runtime.listening import allow_descriptors
 
         if loaded.config.log is not None:
             import fanout.replog.write.writer  # noqa: F401  # Arrow, while it finds no numpy
 
     _configure_logging(log_format, log_level)
+    allow_descriptors()
     with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
         node = run_node(loaded.config, role=role, path=path, digest=loaded.digest, member=number)
         raise typer.Exit(runner.run(node))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-__all__ = ["BACKLOG", "Acceptor", "open_listening_sockets"]
+__all__ = ["BACKLOG", "Acceptor", "allow_descriptors", "open_listening_sockets"]
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted. Beyond it the system drops a SYN, and the client tries again after a second."""
@@ -75,6 +77,13 @@ class Acceptor:
             connection.setblocking(False)
             host, port = name[:2] if isinstance(name, tuple) else ("", 0)
             self._take(connection, host, port)
+
+
+def allow_descriptors() -> None:
+    """Let this process have as many descriptors as the system allows; a shell gives it 1,024 until it asks for more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS allows fewer than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def open_listening_sockets(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import sqlite3
 import threading
@@ -354,35 +355,36 @@ class DirectStore(DiskStore):
     def _run(self) -> None:
         database = sqlite3.connect(self.path, isolation_level=None)  # waits 5 s for a lock
         try:
-            database.execute("PRAGMA synchronous = NORMAL")
-            database.execute("PRAGMA wal_autocheckpoint = 0")
-            force_at = 0.0
-            while not self._closing.is_set():
-                pending = self._sync != "off" and self._forced < self._transactions
-                if pending and self._sync == "interval":
-                    force_at = force_at or time.monotonic() + self._sync_interval_s
-                due_s = max(0.0, force_at - time.monotonic()) if pending else None
-                self._wake.wait(_RETRY_S if self._held else due_s)
-                self._wake.clear()
-                if pending and (self._sync == "always" or time.monotonic() >= force_at):
-                    self._force()
-                    force_at = 0.0
-                if self._held or self._checkpoint_due.is_set():
-                    self._checkpoint_due.clear()
-                    self._checkpoint(database)
+            # Open from now on: later no descriptor may be left, because of clients.
+            with self.path.with_name(f"{self.path.name}-wal").open("rb", buffering=0) as log:
+                self._tend(database, log)
         except Exception as error:  # a bug too: else nothing would reach the disk any more, unnoticed
             self._call_on_loop(self._fail, error)
         finally:
             database.close()
 
-    def _force(self) -> None:
+    def _tend(self, database: sqlite3.Connection, log: io.FileIO) -> None:
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+        force_at = 0.0
+        while not self._closing.is_set():
+            pending = self._sync != "off" and self._forced < self._transactions
+            if pending and self._sync == "interval":
+                force_at = force_at or time.monotonic() + self._sync_interval_s
+            due_s = max(0.0, force_at - time.monotonic()) if pending else None
+            self._wake.wait(_RETRY_S if self._held else due_s)
+            self._wake.clear()
+            if pending and (self._sync == "always" or time.monotonic() >= force_at):
+                self._force(log)
+                force_at = 0.0
+            if self._held or self._checkpoint_due.is_set():
+                self._checkpoint_due.clear()
+                self._checkpoint(database)
+
+    def _force(self, log: io.FileIO) -> None:
         """Force the write-ahead log to the disk. A checkpoint has already forced what left the log for the file."""
         number = self._transactions
-        descriptor = os.open(self.path.with_name(f"{self.path.name}-wal"), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(log)
         self._forced = number
         if self._sync == "always":
             self._call_on_loop(self._told, number)

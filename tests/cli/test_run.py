@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -34,12 +35,14 @@ class StandInRun:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.loop = ""
+        self.descriptors = 0
         self.exit_code = 0
         self.error: Exception | None = None
 
     async def __call__(self, config: NodeConfig, *, role: str, **_: object) -> int:
         self.calls.append((config.node.id, role))
         self.loop = type(asyncio.get_running_loop()).__module__
+        self.descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         structlog.get_logger("fanout.node").info("node started", node=config.node.id)
         structlog.get_logger("fanout.node").debug("only for debugging")
         if self.error is not None:
@@ -72,6 +75,17 @@ def test_command_runs_the_node_in_its_role(runner: CliRunner, run: StandInRun, t
     assert answer.exit_code == 7, answer.output
     assert run.calls == [("hub", role)]
     assert run.loop == "uvloop"
+
+
+def test_a_node_has_all_the_descriptors_that_it_may_have(runner: CliRunner, run: StandInRun, tmp_path: Path) -> None:
+    """A shell gives 1,024 to a process that does not ask, far fewer than `connections_max`."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most // 2, most))
+    try:
+        runner.invoke(app, ["primary", "-c", config_file(tmp_path, PRIMARY)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+    assert run.descriptors == most
 
 
 def test_log_lines_go_to_standard_error(runner: CliRunner, run: StandInRun, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 
 import pytest
 
@@ -150,6 +151,29 @@ async def test_a_disk_that_is_full_ends_the_node(tmp_path: Path) -> None:
     file = opened(path)
     assert contents(file, "a") == {b"1": b"1"}
     file.close()
+
+
+async def test_clients_that_take_all_descriptors_do_not_end_the_node(tmp_path: Path) -> None:
+    """What the store needs is open since its start: an attacker could end the node else."""
+    done: list[int] = []
+
+    async def put(number: int) -> None:
+        changes = replica.apply([value(b"%d" % number)], phase=Phase.LIVE)
+        storage.put("a", [changes], done=partial(done.append, number))
+        await wait_until(lambda: number in done or storage.stats().alarm != "", what="the commit")
+
+    async with started(tmp_path / "r", sync="always") as (storage, replica):
+        await put(0)
+        with ExitStack() as taken:
+            limits = getrlimit(RLIMIT_NOFILE)
+            taken.callback(setrlimit, RLIMIT_NOFILE, limits)
+            setrlimit(RLIMIT_NOFILE, (256, limits[1]))
+            with suppress(OSError):
+                while True:
+                    taken.callback(os.close, os.dup(1))
+            for number in range(1, 4):
+                await put(number)
+        assert (storage.stats().alarm, done) == ("", [0, 1, 2, 3])
 
 
 async def test_a_write_ahead_log_that_grows_holds_links_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
