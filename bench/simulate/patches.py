@@ -16,8 +16,9 @@ import httpx
 from bench.simulate.disks import SimulatedStore
 from bench.simulate.loop import Machine
 from bench.simulate.network import Address, Network, NetworkLoop
-from fanout.durable.hosting.server_sessions import ServerSessions
+from fanout.durable.hosting.session_values import SessionValues
 from fanout.pool.peer_client import PeerClient
+from fanout.server.session.exported_session import ExportedSession
 
 __all__ = ["Calls", "SimulatedClock", "patched"]
 
@@ -187,21 +188,21 @@ def patched(loop: NetworkLoop, calls: Calls, *, inexact: set[str], seed: str) ->
     Args:
         loop: Gives the time, and connections.
         calls: Takes the calls between members.
-        inexact: Takes the clients of sessions that move without a marker.
+        inexact: Takes the clients whose sessions move without a marker or a place, or get retained messages again.
         seed: Decides what is drawn.
     """
-    adopt = ServerSessions.adopt
+    import_session = SessionValues.import_session
 
-    def adopted(sessions: ServerSessions, client_id: str, *, exact: bool) -> bool:
-        if not exact:
-            inexact.add(client_id)
-        return adopt(sessions, client_id, exact=exact)
+    def imported(values: SessionValues, exported: ExportedSession, *, retained_anew: bool = False, **more: Any) -> None:
+        if retained_anew:
+            inexact.add(exported.client_id)
+        import_session(values, exported, retained_anew=retained_anew, **more)
 
     draw = random.Random(f"{seed} process")
     random.seed(f"{seed} global")
     _PeerClient.calls = _PeerServer.calls = calls
     places: dict[str, Any] = {
-        "fanout.durable.hosting.server_sessions.ServerSessions.adopt": adopted,
+        "fanout.durable.hosting.session_values.SessionValues.import_session": imported,
         "fanout.node.node.SystemClock": lambda: SimulatedClock(loop),
         "fanout.node.node.WriteBehindStore": SimulatedStore,
         "fanout.node.pool.parts.HttpServer": _PeerServer,

@@ -556,8 +556,11 @@ class Node:
         if self.server is None:
             return
         if changes.dispatch:
-            if self.pool is not None and self.pool.recent is not None and changes.phase is Phase.LIVE:
-                self.pool.recent.note(link, changes.dispatch, now_ns=self.clock.now_ns())
+            recent = None if self.pool is None else self.pool.recent
+            if recent is not None and changes.phase is Phase.LIVE:
+                recent.note(link, changes.dispatch, now_ns=self.clock.now_ns())
+            elif recent is not None:
+                recent.note_found()
             self.server.dispatch(changes.dispatch, position=changes.position)
         if changes.corrected:
             self.server.correct(changes.corrected)

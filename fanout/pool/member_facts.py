@@ -29,7 +29,7 @@ __all__ = [
     "encode_answer",
 ]
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 3
 """Version of what members say to each other."""
 PROTOCOL_HEADER: Final = "fanout-pool-protocol"
 """Header field of every request, with the version of the member that asks."""

@@ -199,6 +199,9 @@ class RecentUpdates:
         """
         self.stray_number = 0
         """Newest batch when an update without a place was last dispatched; all updates of later ones have a place."""
+        self.incomplete_number = 0
+        """Number of the next batch when an update was last dispatched that is not held: one at QoS 0, or one that an
+        audit found."""
         self._joined_bytes = min(_JOINED_BYTES, bytes_max // _PARTS)
         self._streams = {link: _Stream() for link in links}
         self._batches: list[RecentBatch] = []
@@ -225,6 +228,7 @@ class RecentUpdates:
         self._noted = updates
         levels = list(map(_qos, updates))
         if not all(levels):
+            self.incomplete_number = self.next_number
             updates = list(compress(updates, levels))
             if not updates:
                 return
@@ -257,6 +261,10 @@ class RecentUpdates:
         self._grow(size)
         if segment.key is None or segment.count > segment.exact_until:
             self.stray_number = self._number
+
+    def note_found(self) -> None:
+        """Note that updates are about to be dispatched that no stream has: an audit or a snapshot found them."""
+        self.incomplete_number = self.next_number
 
     def note_dispatched(self, updates: list[Update]) -> None:
         """Note that updates are dispatched; those at QoS 1 and 2 that `note` was not given just before have no place.

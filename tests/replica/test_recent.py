@@ -89,6 +89,23 @@ def test_updates_without_a_place_are_told_of() -> None:
     assert all(recent.find(one) for one in later)
 
 
+@pytest.mark.parametrize("lacks", ["one at QoS 0", "one that an audit found", "nothing"])
+def test_updates_that_are_not_held_are_told_of(lacks: str) -> None:
+    """Who follows a place in front of one does not get it."""
+    recent = history()
+    recent.mark("plant", "edge-1", "7 1")
+    recent.note("plant", updates(0, 2), now_ns=1)
+    place = recent.ends(exactly=True)["plant"]
+    if lacks == "one at QoS 0":
+        recent.note("plant", [update(2, qos=0)], now_ns=1)
+    elif lacks == "one that an audit found":
+        recent.note_found()
+    assert place is not None
+    start = recent.start("plant", place, exactly=True)
+    assert start is not None
+    assert (recent.incomplete_number >= start.number) is (lacks != "nothing")
+
+
 def test_short_batches_are_joined() -> None:
     """As long as nothing of another link comes between; each update is found in its own place all the same."""
     recent, other = history("plant", "site"), history("plant", "site")

@@ -2,8 +2,8 @@
 
 A session that goes is promised: its connection ends, and it collects what comes until it is taken back or released. Its
 value is exported up to the markers. For a session that comes, messages are collected from the first step on. Its value
-is read and checked; then it is there, with the messages after the markers. `fanout.durable.moving` decides on each
-step.
+is read and checked; then it is there, with the messages after the markers. Without markers its value ends with the
+stream of its holder, and the history of this node has what follows. `fanout.durable.moving` decides on each step.
 
 Owns the places of markers in the queues of sessions that go and come. A topic belongs to one link, so a message is
 before a cut if it came before the marker of its own link.
@@ -19,16 +19,25 @@ from functools import partial
 from itertools import cycle, islice
 from typing import Final
 
-from fanout.durable.form.session_copy import COPIED_MESSAGES_MAX, SessionCopy, encode_copy, has_qos_2
+from fanout.durable.form.session_copy import (
+    COPIED_MESSAGES_MAX,
+    SessionCopy,
+    decode_places,
+    encode_copy,
+    encode_places,
+    has_qos_2,
+)
 from fanout.durable.form.session_export import SHORT_BYTES, SessionExport
 from fanout.durable.form.session_format import decode_in_steps
+from fanout.durable.hosting.session_inheritance import messages_after, starts_of
 from fanout.durable.hosting.session_values import SessionValues, owner_of
 from fanout.durable.ownership.move_messages import Fetched, Piece, TakeQuestion
 from fanout.durable.ownership.ownership import Owner, Reply
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.replica.recent import Place
+from fanout.mqtt.topics import parse_shared
+from fanout.replica.recent import Place, Start
 from fanout.runtime.slices import Slices
 from fanout.server.base.counters import DropReason
 from fanout.server.client.authorization_flow import Claim, claim_of
@@ -48,6 +57,10 @@ __all__ = ["ServerSessions"]
 
 _STEP: Final = 250
 """Subscriptions that begin to collect in one step."""
+_GATHER_S: Final = 0.02
+"""Time for which sessions are gathered whose messages are looked for in the history."""
+_FOLLOWING_MAX: Final = 250
+"""Of these, sessions of one turn of the event loop."""
 _PLACES_MAX: Final = 16
 """Markers of one link whose places in a queue are remembered."""
 
@@ -66,6 +79,8 @@ class _Going:
     """Queued messages that are part of the value; None for all."""
     markers: Mapping[str, str] = field(default_factory=dict)
     """Link to the marker after the value; empty when it is inexact."""
+    ends: Mapping[str, Place] = field(default_factory=dict)
+    """Link to the place after the value, if it is inexact; empty when one has no name."""
 
 
 @dataclass(slots=True)
@@ -79,7 +94,11 @@ class _Coming:
     waiting: WaitingMessages | None = None
     """Its queued messages."""
     places: dict[str, int] = field(default_factory=dict)
-    """Link to the position in the queue at which its marker came."""
+    """Link to the position in the queue from which on what was collected is for it: that of its marker, mostly."""
+    earlier: list[Message] | None = None
+    """Messages after its value and in front of these positions; None if the value ends at markers."""
+    lacks_values: bool = False
+    """True if `earlier` may lack values: its client gets the retained messages again."""
 
 
 class ServerSessions:
@@ -100,6 +119,9 @@ class ServerSessions:
         self._link_of = link_of
         self._going: dict[str, _Going] = {}
         self._coming: dict[str, _Coming] = {}
+        self._following: list[tuple[_Coming, bytes]] = []
+        """Sessions for which `_follows` collects next, each with its places."""
+        self._follows: asyncio.Task[None] | None = None
 
     @property
     def count(self) -> int:
@@ -189,13 +211,21 @@ class ServerSessions:
         self._lifecycles.cancel_deadlines(session)
         exported = SessionExport(session, value, messages=messages, keep=keep)
         going.exported, going.keep, going.markers = exported, keep, markers if exact else {}
+        going.ends = {} if exact else self._ends()
         if exported.is_long:
             going.encoding = asyncio.create_task(self._slices.run(exported.steps()), name="session-export")
         else:
             deque(exported.steps(), maxlen=0)
         # A value with long Topic Filters or properties is pulled in pieces, as one with many messages is.
         data = exported.data if exported.data is not None and len(exported.data) <= SHORT_BYTES else b""
-        return Fetched("exact" if exact else "inexact", data)
+        return Fetched("exact" if exact else "inexact", data, encode_places(going.ends) if going.ends else b"")
+
+    def _ends(self) -> Mapping[str, Place]:
+        """Return the place after everything that was dispatched, by link; empty when one has no name."""
+        recent = self._server.recent
+        named = {} if recent is None else recent.ends(exactly=True)
+        ends = {link: place for link, place in named.items() if place is not None}
+        return ends if len(ends) == len(named) else {}
 
     def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
         """Return a piece of the value of an exported session from an offset on."""
@@ -227,7 +257,10 @@ class ServerSessions:
         """Return the copy of an exported session that another member has from now on; empty for one without."""
         going = self._going.get(client_id)
         exported = None if going is None else going.exported
-        if going is None or exported is None or not going.markers or exported.queue.count > COPIED_MESSAGES_MAX:
+        if going is None or exported is None or exported.queue.count > COPIED_MESSAGES_MAX:
+            return b""
+        places = {link: Place(to, marker, 0, 0) for link, marker in going.markers.items()} or going.ends
+        if not places:
             return b""
         session = replace(exported.value, will=None, will_left_ms=None)  # its client has come back
         is_exact = has_qos_2(
@@ -235,7 +268,6 @@ class ServerSessions:
             unreleased=session.unreleased,
             states=(one.state for one in session.in_flight),
         )
-        places = {link: Place(to, marker, 0, 0) for link, marker in going.markers.items()}
         copy = SessionCopy(session, is_connected=True, is_exact=is_exact, places=places)
         return encode_copy(copy, queue=exported.queue)
 
@@ -316,7 +348,7 @@ class ServerSessions:
         """Note the place of an own marker in what is collected."""
         for client_id in client_ids:
             coming = self._coming.get(client_id)
-            if coming is not None:
+            if coming is not None and coming.earlier is None:
                 coming.places[link] = coming.collector.sender.queue.appended_total
 
     async def read(self, client_id: str, value: bytes) -> None:
@@ -325,6 +357,56 @@ class ServerSessions:
         coming.waiting = WaitingMessages(partial(message_of, now_ns=self._server.context.clock.now_ns()))
         steps = _read(client_id, value, coming.waiting)
         coming.read = await self._slices.run(steps)
+
+    def follows(self, places: bytes) -> bool:
+        """Return whether everything that follows places of `Fetched` is held here."""
+        return self._starts(places) is not None
+
+    def _starts(self, places: bytes) -> dict[str, Start] | None:
+        recent = self._server.recent
+        if recent is None or not places:
+            return None
+        try:
+            return starts_of(decode_places(places), recent, exactly=True)
+        except SessionFormInvalid:
+            return None
+
+    async def follow(self, client_id: str, places: bytes) -> bool:
+        """Collect what follows the places at which a value ends that was read; return False if not all is held here.
+
+        Sessions that come at about one time are collected for together: each turn looks up the routes of all topics.
+        """
+        coming = self._coming[client_id]
+        if coming.read is None or any(parse_shared(one.topic_filter) for one in coming.read.subscriptions):
+            return False  # others of its groups may get what follows
+        self._following.append((coming, places))
+        if self._follows is None:
+            self._follows = asyncio.create_task(self._follow_gathered(), name="session-follow")
+        await asyncio.shield(self._follows)
+        return coming.earlier is not None
+
+    async def _follow_gathered(self) -> None:
+        """Collect for the sessions that come within a moment, in turns of some at a time."""
+        await asyncio.sleep(_GATHER_S)
+        gathered, self._following, self._follows = self._following, [], None
+        for first in range(0, len(gathered), _FOLLOWING_MAX):
+            self._follow_all(gathered[first : first + _FOLLOWING_MAX])
+            await asyncio.sleep(0)
+
+    def _follow_all(self, gathered: Sequence[tuple[_Coming, bytes]]) -> None:
+        recent = self._server.recent
+        known = [
+            (coming, coming.read, starts)
+            for coming, places in gathered
+            if coming.read is not None and (starts := self._starts(places)) is not None
+        ]
+        if recent is None or not known:
+            return
+        found = messages_after(self._server, recent, [(read, starts) for _, read, starts in known])
+        for (coming, _, starts), messages in zip(known, found, strict=True):
+            coming.earlier = messages
+            coming.places = dict.fromkeys(recent.links, coming.collector.sender.queue.appended_total)
+            coming.lacks_values = recent.incomplete_number >= min(start.number for start in starts.values())
 
     def may_adopt(self, client_id: str, question: TakeQuestion, *, is_offered: bool = False) -> bool:
         """Return whether a session may come: `adopt` would succeed now, and unless offered its user has room for it."""
@@ -346,8 +428,11 @@ class ServerSessions:
             return False
         before = self._before(coming.places) if exact else lambda position, topic: False
         behind = [message for message, _ in queued(coming.collector, lambda *place: not before(*place))]
+        retained_anew = not exact or coming.lacks_values
+        if exact and coming.earlier:
+            behind = [*coming.earlier, *behind]
         try:
-            self._values.import_session(exported, behind=behind, waiting=coming.waiting, retained_anew=not exact)
+            self._values.import_session(exported, behind=behind, waiting=coming.waiting, retained_anew=retained_anew)
         except SessionMoveRefused:
             return False
         return True

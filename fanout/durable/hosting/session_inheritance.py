@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from fanout.durable.form.session_copy import SessionCopy, with_in_flight
 from fanout.durable.hosting.session_values import SessionValues
 from fanout.errors import SessionMoveRefused
-from fanout.replica.recent import RecentBatch, RecentUpdates, Start
+from fanout.replica.recent import Place, RecentBatch, RecentUpdates, Start
 from fanout.server.base.counters import Counters
 from fanout.server.client.server import Server
 from fanout.server.messages.encoding import Message
@@ -24,7 +24,7 @@ from fanout.server.session.exported_session import ExportedSession
 from fanout.server.session.session import Session
 from fanout.server.session.session_export import ExportedMessages
 
-__all__ = ["Inherited", "inherit"]
+__all__ = ["Inherited", "inherit", "messages_after", "starts_of"]
 
 _JOIN_STEPS: Final = 8
 """Steps in which sessions begin to collect: each makes the routes of all topics anew, which costs most."""
@@ -55,8 +55,11 @@ class _Heir(NamedTuple):
     session: ExportedSession
     starts: Mapping[str, Start]
     """Place of its first message in the stream of each link."""
-    first: int
-    """Number of the first batch after one of these."""
+
+    @property
+    def first(self) -> int:
+        """Number of the first batch after one of these."""
+        return min((start.number for start in self.starts.values()), default=0)
 
 
 def inherit(
@@ -85,7 +88,7 @@ def inherit(
         if not copy.places.keys() >= set(recent.links):
             found.append(Inherited.NO_PLACE)
             continue
-        starts = _starts(copy, recent)
+        starts = starts_of(copy.places, recent, exactly=copy.is_exact)
         if starts is None:
             found.append(Inherited.NOT_HELD)
             continue
@@ -95,8 +98,7 @@ def inherit(
             continue
         will_left_ms = None if session.will_left_ms is None else max(0, session.will_left_ms - away_ms)
         session = replace(session, expiry_left_ms=left_ms, will_left_ms=will_left_ms)
-        first = min((start.number for start in starts.values()), default=recent.next_number)
-        heirs[index] = _Heir(session, starts, first)
+        heirs[index] = _Heir(session, starts)
         found.append(Inherited.HERE)
     waiting = _dispatch_again(server, recent, heirs, now_ns=now_ns)
     for index, heir in heirs.items():
@@ -107,11 +109,27 @@ def inherit(
     return found
 
 
-def _starts(copy: SessionCopy, recent: RecentUpdates) -> dict[str, Start] | None:
-    """Return where a session goes on in each stream; None when that is not known, or not held any more."""
+def messages_after(
+    server: Server, recent: RecentUpdates, sessions: Sequence[tuple[ExportedSession, Mapping[str, Start]]]
+) -> list[list[Message]]:
+    """Return the messages at QoS 1 and 2 for sessions after places in the stream of each link, in order.
+
+    Args:
+        server: The server.
+        recent: The recent updates of this node's links.
+        sessions: Sessions, each with its places (`starts_of`).
+    """
+    heirs = {index: _Heir(*each) for index, each in enumerate(sessions)}
+    waiting = _dispatch_again(server, recent, heirs, now_ns=server.context.clock.now_ns())
+    return [waiting[index] for index in heirs]
+
+
+def starts_of(places: Mapping[str, Place], recent: RecentUpdates, *, exactly: bool) -> dict[str, Start] | None:
+    """Return where updates follow a place in the stream of each link; None if one is not known or not held any more."""
     starts: dict[str, Start] = {}
     for link in recent.links:
-        start = recent.start(link, copy.places[link], exactly=copy.is_exact)
+        place = places.get(link)
+        start = None if place is None else recent.start(link, place, exactly=exactly)
         if start is None:
             return None
         starts[link] = start

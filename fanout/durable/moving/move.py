@@ -252,6 +252,7 @@ class Move:
                 value = await self._pull(calls, client_id, epoch)
             if value:
                 await host.read(client_id, value)
+                exact = exact or await host.follow(client_id, fetched.places)
             came = bool(value) and host.may_adopt(client_id, question, is_offered=self._is_offered)
             if ledger.has_agreed(client_id, found.holder):
                 came = False  # an heir may have it: the client comes again, and it is fetched from there
@@ -284,8 +285,10 @@ class Move:
         asked_s = self._context.clock.monotonic()
         while True:
             fetched, markers = await calls.fetch.ask(question)
-            wait_s = {"later": _UNDECIDED_S, "inexact": _EXACT_S if markers else 0.0}.get(fetched.status, 0.0)
-            if self._context.clock.monotonic() >= asked_s + wait_s:
+            may_wait = markers or fetched.places  # what follows these may be on its way
+            wait_s = {"later": _UNDECIDED_S, "inexact": _EXACT_S if may_wait else 0.0}.get(fetched.status, 0.0)
+            is_over = self._context.clock.monotonic() >= asked_s + wait_s
+            if is_over or self._context.host.follows(fetched.places):
                 return fetched, markers
             await asyncio.sleep(_PAUSE_S)
 

@@ -61,6 +61,8 @@ _FETCH_S: Final = 4.0
 """Time for FETCH, waiting for the marker and for other sessions of the call included."""
 _CALL_S: Final = 1.0
 """Time for the other calls."""
+_FETCHED: Final = struct.Struct("!BII")
+"""Place of the status in `_STATUS`, lengths of the value and of the places."""
 _PIECE: Final = struct.Struct("!BQQI")
 """A flag for a value, then its bytes, their digest, the length of the piece."""
 _COUNTER_MAX: Final = 1 << 62
@@ -172,6 +174,8 @@ class Fetched:
     ends at the marker; `inexact`: no marker came."""
     value: bytes = b""
     """The value; empty with `gone` and `later`, and for a long one, which comes in pieces."""
+    places: bytes = b""
+    """With `inexact`, the places at which the value ends (`encode_places`); empty if one of them has no name."""
 
 
 class PieceQuestion(NamedTuple):
@@ -292,10 +296,10 @@ def _decode_holdings(document: bytes) -> list[Holding]:
 
 
 def _encode_fetched(answers: Sequence[Fetched]) -> bytes:
-    """Return for each a byte for the status, and the value after its length."""
+    """Return for each a byte for the status, the lengths of the value and the places, and these."""
     parts = []
     for one in answers:
-        parts += [bytes((_STATUS.index(one.status),)), len(one.value).to_bytes(4), one.value]
+        parts += [_FETCHED.pack(_STATUS.index(one.status), len(one.value), len(one.places)), one.value, one.places]
     return b"".join(parts)
 
 
@@ -305,12 +309,15 @@ def _decode_fetched(document: bytes) -> list[Fetched]:
     while at < len(document):
         if len(answers) == _QUESTIONS_MAX:
             raise ValueError("too many values of sessions")
-        size = int.from_bytes(document[at + 1 : at + 5])
-        value = document[at + 5 : at + 5 + size]
-        if document[at] >= len(_STATUS) or at + 5 + size > len(document):
+        if at + _FETCHED.size > len(document):
             raise ValueError("no legal values of sessions")
-        answers.append(Fetched(_STATUS[document[at]], value))
-        at += 5 + size
+        status, size, places_size = _FETCHED.unpack_from(document, at)
+        at += _FETCHED.size
+        places_at, end = at + size, at + size + places_size
+        if status >= len(_STATUS) or end > len(document):
+            raise ValueError("no legal values of sessions")
+        answers.append(Fetched(_STATUS[status], document[at:places_at], document[places_at:end]))
+        at = end
     return answers
 
 

@@ -117,6 +117,16 @@ class SessionHost(Protocol):
     async def read(self, client_id: str, value: bytes) -> None:
         """Read the value of a session that comes, for `may_adopt` and `adopt`."""
 
+    def follows(self, places: bytes) -> bool:
+        """Return whether everything that follows places of `Fetched` is held here."""
+
+    async def follow(self, client_id: str, places: bytes) -> bool:
+        """Collect what follows the places at which a value ends that was read, in place of what follows markers.
+
+        Returns:
+            False if not all of it is held here.
+        """
+
     def may_adopt(self, client_id: str, question: TakeQuestion, *, is_offered: bool = False) -> bool:
         """Return whether a session may come: `adopt` would succeed now, and unless offered its user has room for it."""
 

@@ -121,7 +121,7 @@ def said() -> dict[str, bytes]:
         "TAKE, OFFER": moves.TAKE.encode([TakeQuestion("c", EPOCH, "u", True, False, True)]),
         "answer to TAKE": moves.TAKE.encode_answers([holding]),
         "FETCH": moves.FETCH.encode([FetchQuestion("c", EPOCH, {"plant": "m"})]),
-        "answer to FETCH": moves.FETCH.encode_answers([Fetched("exact", b"session")]),
+        "answer to FETCH": moves.FETCH.encode_answers([Fetched("inexact", b"session", encode_places(PLACES))]),
         "PIECE": moves.PIECE.encode([PieceQuestion("c", EPOCH, 4)]),
         "answer to PIECE": moves.PIECE.encode_answers([Piece(True, 5, 6, b"session")]),
         "COMMIT": moves.COMMIT.encode([QUESTION]),

@@ -19,6 +19,7 @@ from fanout.link.link import Link
 from fanout.mqtt.packets import Will
 from fanout.mqtt.properties import Properties
 from fanout.node.pool.session_host import link_of
+from fanout.replica.recent import RecentUpdates
 from fanout.selection import Selector
 from fanout.server.session.session import Session
 from tests.server.conftest import StartNode
@@ -112,6 +113,83 @@ async def test_a_marker_that_did_not_come_makes_it_inexact(start_node: StartNode
     fetched = host.export("c", {"plant": "m3"})
     assert fetched.status == "exact", "a later marker is as good"
     assert queue_of(fetched.value) == [b"a/1", b"a/2"]
+
+
+def with_history(node: NodeInMemory) -> RecentUpdates:
+    """Let a node hold its recent updates, after a heartbeat."""
+    node.server.recent = recent = RecentUpdates(["plant"], bytes_max=1 << 20)
+    recent.mark("plant", "edge-1", "7 1")
+    return recent
+
+
+def bring(node: NodeInMemory, *topics: str, qos: int = 1) -> None:
+    """Deliver messages of the stream of the link."""
+    updates = [update(topic.encode(), topic.encode(), qos=qos, retain=False) for topic in topics]
+    assert node.server.recent is not None
+    node.server.recent.note("plant", updates, now_ns=node.clock.now_ns())
+    node.server.dispatch(updates)
+
+
+@pytest.mark.parametrize("qos_of_one", [1, 0])
+async def test_without_a_marker_a_session_goes_on_after_the_place_of_its_holder(
+    start_node: StartNode, qos_of_one: int
+) -> None:
+    """Its holder lost its link at `a/2`; all that the other member had after it comes once, in order."""
+    old, new = await start_node(), await start_node()
+    for node in (old, new):
+        with_history(node)
+    holder, taker = (ServerSessions(node.server, link_of=ONE_LINK) for node in (old, new))
+    await with_session(old, b"a/#")
+    new.publish("elsewhere", [(b"a/kept", b"kept", 3, 1, b"", None, 0)], 0)
+    for node in (old, new):
+        bring(node, "a/1", "b/1", "a/2")
+    bring(new, "a/3")
+    bring(new, "a/volatile", qos=qos_of_one)
+    subscriptions = holder.promise(QUESTION)
+    assert isinstance(subscriptions, tuple)
+    await taker.collect("c", subscriptions)
+    bring(new, "a/4")
+    fetched = holder.export("c", {})
+    assert (fetched.status, queue_of(fetched.value)) == ("inexact", [b"a/1", b"a/2"])
+    assert taker.follows(fetched.places)
+    await taker.read("c", fetched.value)
+    assert await taker.follow("c", fetched.places)
+    bring(new, "a/5")
+    taker.note_collected(["c"], "plant")  # a marker that is late says nothing any more
+    assert taker.adopt("c", exact=True)
+    taker.stop_collecting("c")
+    bring(new, "a/6")
+    volatile, retained = ([b"a/volatile"], []) if qos_of_one else ([], [b"a/kept"])
+    expected = [b"a/1", b"a/2", b"a/3", *volatile, b"a/4", b"a/5", b"a/6", *retained]
+    async with await RawClient.connect(new.port, "c", clean_start=False, properties=DURABLE) as client:
+        assert client.connack.session_present
+        assert [message.topic for message in await client.messages(len(expected))] == expected
+
+
+async def test_a_place_that_is_not_held_is_not_followed(start_node: StartNode) -> None:
+    """As at a member whose stream is behind, was another one, or has no history; then the session is inexact."""
+    old, new = await start_node(), await start_node()
+    with_history(old)
+    holder, taker = (ServerSessions(node.server, link_of=ONE_LINK) for node in (old, new))
+    await with_session(old, b"a/#")
+    bring(old, "a/1")
+    subscriptions = holder.promise(QUESTION)
+    assert isinstance(subscriptions, tuple)
+    await taker.collect("c", subscriptions)
+    fetched = holder.export("c", {})
+    await taker.read("c", fetched.value)
+    assert not await taker.follow("c", fetched.places)
+    recent = with_history(new)
+    assert not taker.follows(fetched.places), "it is behind"
+    bring(new, "a/other")
+    assert not taker.follows(fetched.places), "it had another message"
+    assert not await taker.follow("c", fetched.places)
+    assert not taker.follows(b"no places")
+    recent.note_connection("plant", epoch=2)
+    assert old.server.recent is not None
+    old.server.recent.note_connection("plant", epoch=2)
+    bring(old, "a/2")
+    assert holder.export("c", {}).places == b"", "its place has no name until the next heartbeat"
 
 
 def has_deadlines(session: Session) -> bool:

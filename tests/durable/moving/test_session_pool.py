@@ -77,6 +77,10 @@ class Member(WithoutNotices):
         self.rounds = 0
         self.collecting: set[str] = set()
         self.refuses: set[str] = set()
+        self.ends = b""
+        """Names of the places at which its streams end."""
+        self.known: set[bytes] = set()
+        """Places of other members after which it holds everything."""
         self.is_isolated = False
         self.is_fenced = False
         self.network = network
@@ -139,7 +143,8 @@ class Member(WithoutNotices):
             return Fetched("later")
         value = self.sessions[client_id]
         # Markers that have passed here.
-        return Fetched("exact" if markers else "inexact", b"" if len(value) > 10_000 else value)
+        places = b"" if markers else self.ends
+        return Fetched("exact" if markers else "inexact", b"" if len(value) > 10_000 else value, places)
 
     def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
         """Return a piece of a long text; the first ones are not there yet."""
@@ -190,6 +195,14 @@ class Member(WithoutNotices):
         """Note the text."""
         assert client_id in self.collecting
         self.read_values[client_id] = value
+
+    def follows(self, places: bytes) -> bool:
+        """Hold what follows some places."""
+        return places in self.known
+
+    async def follow(self, client_id: str, places: bytes) -> bool:
+        """Collect nothing."""
+        return self.follows(places)
 
     def may_adopt(self, client_id: str, question: TakeQuestion, *, is_offered: bool = False) -> bool:
         """Take every session but some, unless it is offered."""
@@ -383,6 +396,22 @@ async def test_a_marker_is_sent_as_soon_as_that_is_possible(busy: int | None, in
         b.busy_with_markers = busy
         assert await b.find("c") is SessionFound.HERE
         assert b.pool.figures.sessions_inexact_total == inexact
+
+
+@pytest.mark.parametrize("comes", ["at once", "later", "never"])
+async def test_a_session_without_a_marker_goes_on_after_the_place_of_its_holder(
+    comes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is exact as soon as the member that takes it holds what follows; it moves inexactly if that does not come."""
+    monkeypatch.setattr(move, "_EXACT_S", 0.6)
+    async with members("a", "b") as (_, (a, b)):
+        a.sessions["c"], a.ends, b.busy_with_markers = b"1", b"place", None
+        if comes == "at once":
+            b.known.add(b"place")
+        elif comes == "later":
+            asyncio.get_running_loop().call_later(0.3, b.known.add, b"place")
+        await wait_until(lambda: b.find("c").done() and "c" in b.sessions)
+        assert b.pool.figures.sessions_inexact_total == (comes == "never")
 
 
 async def test_a_client_that_nobody_knows_begins() -> None:
