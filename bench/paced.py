@@ -1,6 +1,6 @@
 """Updates at an even rate to a number of subscribers, and how long each took: shared by the benches of latency.
 
-Latencies come from a few subscribers in a process of their own, which reads at once; all others only count.
+A few subscribers in a process of their own, which reads at once, measure latencies; all others only count.
 """
 
 from __future__ import annotations

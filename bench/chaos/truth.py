@@ -46,7 +46,7 @@ class Truth:
 
     Attributes:
         life: Counts the primary's processes; each may have begun with older values than the former one ended with.
-        known_since: From when on the ledger is what the primary holds; None while that is not known.
+        known_since: Time from which the ledger equals the values of the primary; None while that is not known.
     """
 
     def __init__(self) -> None:

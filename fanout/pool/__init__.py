@@ -1,1 +1,1 @@
-"""Pool: what members of a pool tell each other, who answers, and the connections between them."""
+"""Pool: messages between members, the members that answer, and the connections between them."""

@@ -1,4 +1,4 @@
-"""Convergence: whether members of a pool hold the same at common cuts, since when not, and who audits when (core).
+"""Convergence: comparison of members at common cuts, begin of each difference, and order of audits (core).
 
 A difference at one cut is nothing: the streams of members are not in step to the message everywhere. One that outlives
 `converge_after_s` is repaired by audits, each of which compares one member with the primary. No vote decides which
@@ -28,7 +28,7 @@ _FRESH_FACTOR: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """True if one member holds what this node holds."""
+    """True if one member holds the same as this node."""
 
     equal: bool | None
     """None while nothing could be compared lately."""
@@ -131,7 +131,7 @@ class Convergence:
         self._pairs = {key: pair for key, pair in self._pairs.items() if key[1] in members}
 
     def verdict(self, member: str, *, now_s: float) -> Verdict:
-        """Return whether a member holds what this node holds, of all links."""
+        """Return True if a member holds the same as this node, on all links."""
         pairs = [pair for (_, other), pair in self._pairs.items() if other == member and self._is_fresh(pair, now_s)]
         if not pairs:
             return Verdict(None, None)

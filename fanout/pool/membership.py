@@ -43,7 +43,7 @@ class AskFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One address of the pool, with what is known of the member there."""
+    """One address of the pool, and the knowledge of the member there."""
 
     address: str
     """`host:port`."""

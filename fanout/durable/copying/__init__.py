@@ -1,1 +1,1 @@
-"""Copies of sessions at other members, and what becomes of them when a member is gone."""
+"""Copies of sessions at other members, and their use when a member is gone."""

@@ -1,4 +1,4 @@
-"""Notes for members that are away: what each is told of sessions when it is back."""
+"""Notes on sessions for members that are away, which get them when they are back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Note = TypeVar("_Note")
 
 
 class NotesForAbsent(Generic[_Note]):
-    """Notes by member and Client Identifier; where there are too many, the first member's oldest go."""
+    """Notes by member and Client Identifier; if there are too many, the oldest of the first member go."""
 
     def __init__(self) -> None:
         """Begin without any."""
@@ -44,7 +44,7 @@ class NotesForAbsent(Generic[_Note]):
                 del self._notes[first]
 
     def of(self, member: str) -> Mapping[str, _Note]:
-        """Return what is noted for a member, by Client Identifier."""
+        """Return the notes for a member, by Client Identifier."""
         return self._notes.get(member, {})
 
     def members_of(self, client_id: str) -> list[str]:
@@ -52,7 +52,7 @@ class NotesForAbsent(Generic[_Note]):
         return [member for member, notes in self._notes.items() if client_id in notes]
 
     def remove(self, member: str, client_id: str) -> None:
-        """Forget what is noted of a session for a member, if anything is."""
+        """Remove the note on a session for a member, if there is one."""
         notes = self._notes.get(member, {})
         if client_id in notes:
             del notes[client_id]
@@ -61,12 +61,12 @@ class NotesForAbsent(Generic[_Note]):
                 del self._notes[member]
 
     def forget(self, client_id: str) -> None:
-        """Forget what is noted of a session for all members."""
+        """Remove the notes on a session for all members."""
         for member in self.members_of(client_id):
             self.remove(member, client_id)
 
     def pop(self, member: str) -> dict[str, _Note]:
-        """Forget what is noted for a member, and return it by Client Identifier."""
+        """Remove the notes for a member, and return them by Client Identifier."""
         notes = self._notes.pop(member, {})
         self._count -= len(notes)
         return notes

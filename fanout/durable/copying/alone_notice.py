@@ -36,10 +36,10 @@ class AloneNotice:
         self._is_owed = False
 
     def is_out(self) -> bool:
-        """Return whether sessions may go on without copies: the others know; send the notice where they do not.
+        """Return True if the others know that sessions go on without copies; otherwise send the notice.
 
-        They need not know where no primary brings it. While all primaries are away no member can take a session over.
-        So if all others are dead, nothing waits, and they are told later.
+        They need not know it if no primary can carry the notice. While all primaries are away no member can take a
+        session over. So if all others are dead, nothing waits, and they are told later.
         """
         others = self._others
         if not others.has_witness:
@@ -62,5 +62,5 @@ class AloneNotice:
             self.is_out()
 
     def withdraw(self) -> None:
-        """Take it that a member has been told that all its copies are right: it is to be told anew then."""
+        """Note that a member has been told that all its copies are right; it needs a new notice from then on."""
         self._told_s = None

@@ -1,6 +1,6 @@
 """Inheritance: the sessions of a member that is gone go on at the members that keep their copies.
 
-Owns when a holder is gone, the questions to the other members, and what a holder is told that comes back.
+Owns the verdict that a holder is gone, the questions to the other members, and the answer to a holder that comes back.
 `copy_rules` decides.
 """
 
@@ -40,7 +40,7 @@ _TURN_S: Final = 0.05
 silent.
 """
 _FEW: Final = 25
-"""Sessions that go on in the first turn; it shows how many do so in the next."""
+"""Number of sessions that go on in the first turn, whose duration decides the number in the next."""
 _AT_ONCE_MAX: Final = 250
 """Sessions that are asked for, and go on, in one turn at most."""
 _BYTES_AT_ONCE: Final = DOCUMENT_BYTES_MAX // 2
@@ -48,7 +48,7 @@ _BYTES_AT_ONCE: Final = DOCUMENT_BYTES_MAX // 2
 CALL_S: Final = 1.0
 """Time for the answers to INHERIT; this member is isolated when it was stopped for much longer meanwhile."""
 _GIVEN_S: Final = 12.0
-"""Time after which a session that was given away is looked for: its next holder has asked for long enough by then."""
+"""Time until a session that was given away is searched; its next holder has had time enough by then."""
 
 
 @dataclass(slots=True)

@@ -228,7 +228,7 @@ class SentCopies:
         self._outdated = NotesForAbsent[Epoch]()
         """Sessions with a possibly outdated copy at a member, until that member confirms that it forgot the copy.
 
-        With the epoch of that copy, or a later one: the copy of a session that it gave here since is another one.
+        The epoch is that of the copy or later; a copy of a session that the member gave here since is another one.
         """
         self._notice = AloneNotice(others=others, clock=clock)
 
@@ -252,9 +252,9 @@ class SentCopies:
         self._claims.tell()
 
     def leave(self, client_id: str) -> None:
-        """Leave the copies of a session where they are, and forget of it: the session is another member's.
+        """Forget a session that is another member's now, and leave its copies where they are.
 
-        Until that one says that it has the session, they are what it goes on from if both are killed.
+        If both are killed before that member says that it has the session, the session goes on from these copies.
         """
         self._outdated.forget(client_id)
         self._claims.drop(client_id)
@@ -265,7 +265,7 @@ class SentCopies:
     def claim_when_kept(self, client_id: str, epoch: Epoch) -> None:
         """Tell the other members that a session is here since an epoch, once the copy that `put` brings now is kept.
 
-        The claim ends what they have of it, former copies too, so a copy is there before.
+        The claim ends former copies too, so the new copy comes first.
         """
         self._claims.add(client_id, epoch)
 
@@ -547,7 +547,7 @@ class SentCopies:
         self._claims.tell()
 
     def _settle(self, copy: _Copy, *, member: str | None) -> None:
-        """Note what has become of the newest copy of a session, and release what waits for it."""
+        """Note the outcome of the newest copy of a session, and release the output that waits for it."""
         session, now_s = copy.session, self._clock.monotonic()
         self._claims.note_kept(session.client_id, copy.epoch)
         session.newest = None

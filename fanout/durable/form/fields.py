@@ -1,4 +1,4 @@
-"""Fields of bytes from another process, read one after another, none of them beyond the end (core)."""
+"""Reader of fields in bytes from another process, in order and never beyond the end (core)."""
 
 from __future__ import annotations
 

@@ -66,10 +66,10 @@ class _LogForms:
         self._forms: list[bytes] = []
         """Those from `_begin` to `_end`, each as one that was sent and has no answer."""
         self._expiring_until = 0
-        """Position after the last one that expires: what remains of its time is another at each record."""
+        """Position after the last message that expires, whose remaining time differs in each record."""
 
     def of(self, completed: int, received: int, messages: ExportedMessages) -> bytes | None:
-        """Return what a session with these positions has in flight; None when one of them expires."""
+        """Return the messages in flight of a session with these positions; None when one of them expires."""
         self._follow(received, messages)
         if received < self._expiring_until:
             return None
@@ -79,7 +79,7 @@ class _LogForms:
         return b"".join(((self._end - completed).to_bytes(4, "big"), released, *unanswered))
 
     def _follow(self, received: int, messages: ExportedMessages) -> None:
-        """Have the bytes of what is in the log from `received` on, at least."""
+        """Encode at least the messages of the log from `received` on."""
         log = self._log
         if received < self._begin:
             self._forms.clear()
@@ -111,7 +111,7 @@ def _released_forms() -> bytes:
 
 
 _RELEASED: Final = _released_forms() * 2
-"""Twice, so that those of a run that passes the last identifier are one piece."""
+"""Twice, so that a run that passes the last identifier is one piece."""
 
 
 def _value(packet_id: int, message: Message, state: SendState, messages: ExportedMessages) -> ExportedInFlight:

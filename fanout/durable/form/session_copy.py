@@ -1,4 +1,4 @@
-"""Copy of a durable session at another member of a pool (core): its value, but for what that member has itself.
+"""Copy of a durable session at another member of a pool (core): its value, without data that this member has.
 
 Every member gets the same messages from the primary. So a copy names the place of the first unsent message in the
 stream of each link, and the places of messages in flight; `fanout.replica.recent` finds both at the other member. Only
@@ -130,7 +130,7 @@ def decode_places(data: bytes) -> dict[str, Place]:
 
 
 def read_needs(data: bytes) -> list[tuple[str, Place]]:
-    """Return from where on a copy needs what came on each link, for its queue and for its messages in flight.
+    """Return the place on each link from which on a copy needs messages, for its queue and its messages in flight.
 
     Nothing else of it is read.
 

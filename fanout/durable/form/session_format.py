@@ -2,7 +2,7 @@
 
 The form begins with `MAGIC` and one byte for the version; fields follow in a fixed order, integers in network byte
 order, strings after their length. A member reads its own version and the one before, so that members can be replaced
-one by one: whoever changes the form raises `VERSION` and keeps the reader of the former one.
+one by one. A change of the form raises `VERSION` and keeps the reader of the former one.
 
 The bytes come from another process, so `decode_session` believes nothing: every length is checked against what is
 there, every value against its rules, and only the exact form that `encode_session` writes is accepted.
@@ -98,7 +98,7 @@ class EncodedQueue:
 
 
 class SessionEncoder:
-    """Encodes one session again and again: what seldom changes is encoded once."""
+    """Encodes one session again and again; parts that seldom change are encoded once."""
 
     __slots__ = ("_head", "_seldom")
 

@@ -1,4 +1,4 @@
-"""Record of a durable session on disk (core): its value, and from where on its queue follows from the history.
+"""Record of a durable session on disk (core): its value, and the place in the history where its queue begins.
 
 A record is written anew whenever its session has changed, but not for new messages. The waiting messages are found
 again by dispatching the history from `position` on.
@@ -30,7 +30,7 @@ class SessionRecord(NamedTuple):
     """A session as it is on disk."""
 
     session: ExportedSession
-    """Its value at `written_ns`; its queue has only what does not follow from the history."""
+    """Its value at `written_ns`; the queue has only messages that are not in the history."""
     written_ns: int
     """Unix time in nanoseconds."""
     is_connected: bool

@@ -1,6 +1,6 @@
 """The sessions of a server, as the pool moves them: out of this node in three steps, and into it in three.
 
-A session that goes is promised: its connection ends, and it collects what comes until it is taken back or released. Its
+A session that goes is promised: its connection ends, and it collects messages until it is taken back or released. Its
 value is exported up to the markers. For a session that comes, messages are collected from the first step on. Its value
 is read and checked; then it is there, with the messages after the markers. Without markers its value ends with the
 stream of its holder, and the history of this node has what follows. `fanout.durable.moving` decides on each step.

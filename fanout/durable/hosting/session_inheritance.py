@@ -27,7 +27,7 @@ from fanout.server.session.session_export import ExportedMessages
 __all__ = ["Inherited", "inherit", "messages_after", "starts_of"]
 
 _JOIN_STEPS: Final = 8
-"""Steps in which sessions begin to collect: each makes the routes of all topics anew, which costs most."""
+"""Steps in which sessions begin to collect: each rebuilds the routes of all topics, the greatest cost."""
 _PIECE_UPDATES: Final = 1_000
 """Updates that are dispatched together."""
 

@@ -1,7 +1,7 @@
 """Recovery of durable sessions from their records and the history of messages, as after a kill.
 
-Each session is restored at the place in the history that its record names; what was dispatched from there on is
-dispatched again, to the sessions that are there so far. So their queues are as they were, within the same limits.
+Each session is restored at the place in the history that its record names. Messages from there on are dispatched again,
+to the sessions restored so far. So their queues are as they were, within the same limits.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _note_received(server: Server, origin: Origin) -> None:
 
 
 def _drop_sent(server: Server, record: SessionRecord) -> None:
-    """Drop from a queue what its client has got of the first batch: all but the last `unsent` messages."""
+    """Drop from a queue the messages of the first batch that its client has got: all but the last `unsent` ones."""
     session = server.registry.get(record.session.client_id)
     if session is None or record.session.queue:  # what is before the batch is unsent, so all of it is
         return

@@ -1,4 +1,4 @@
-"""Sessions of a server after a restart of its process: what it takes over from the earlier one."""
+"""Sessions that a server takes over from the earlier process after a restart."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Values of a server's sessions, and sessions of values: after a move, a restart, or the death of another member.
 
-Owns what goes along beside the queue, such as deadlines and the owner, and which session may come.
+Owns the data beside the queue, such as deadlines and the owner, and the rule which session may come.
 """
 
 from __future__ import annotations

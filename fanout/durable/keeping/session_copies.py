@@ -85,7 +85,7 @@ class _Entry:
         self.is_exact = False
         """True if it has to do with QoS 2."""
         self.is_plain = False
-        """True if its copy has no messages, so that its places are all that changes with what is sent."""
+        """True if its copy has no messages, so that sending changes only its places."""
         self.refreshed_at = 0
         """`RecentUpdates.grown` when its places were copied last."""
         self.needs_from: int | None = None
@@ -98,7 +98,7 @@ class _Entry:
         """Position in its queue up to which they were looked for."""
 
     def forget_strays(self) -> None:
-        """Look for them anew: positions in its queue are others."""
+        """Search them again, because positions in its queue have changed."""
         self.strays, self.strays_until = [], 0
 
 
@@ -114,7 +114,7 @@ class SessionCopies:
             recent: The recent updates of the links.
         """
         self.marks = SessionMarks(self._copy)
-        """Sessions that are to be copied, and what waits for that."""
+        """Sessions that are to be copied, and the output that waits for it."""
         self._carrier = carrier
         self._recent = recent
         self._registry = server.registry
@@ -381,7 +381,7 @@ class _Places:
         return self._links[id(update)]
 
     def at(self, first: Found | None, *, exactly: bool) -> dict[str, Place]:
-        """Return the place in each stream in front of an update; of None after everything."""
+        """Return the place in each stream before an update; with None the place after everything."""
         return dict(self._all(first, exactly=exactly))
 
     @property
@@ -390,7 +390,7 @@ class _Places:
         return self._recent.stray_number
 
     def of_step(self, step: _Step) -> tuple[tuple[str, Place], ...] | None:
-        """Return where sessions at QoS 1 go on that have acknowledged a log up to a position."""
+        """Return the place at which sessions at QoS 1 go on that have acknowledged a log up to a position."""
         if step not in self._steps:
             log, completed = step
             left = (message for _, message in log.messages_from(completed)) if completed < log.end else ()
@@ -398,7 +398,7 @@ class _Places:
         return self._steps[step]
 
     def of_messages(self, messages: Iterable[Message]) -> tuple[tuple[str, Place], ...] | None:
-        """Return where a session goes on whose messages were not all acknowledged; None if one is in no stream."""
+        """Return the place at which a session with unacknowledged messages goes on; None if one is in no stream."""
         first: Found | None = None
         for message in messages:
             found = self.of(message[0])
@@ -495,5 +495,5 @@ def _unsettled(session: Session, entry: _Entry, places: _Places) -> Iterator[Mes
 
 
 def _seen(session: Session) -> tuple[object, ...]:
-    """Return what tells that messages were sent, acknowledged or dropped."""
+    """Return the values that change when messages are sent, acknowledged or dropped."""
     return (*seen(session), session.follower.log)

@@ -1,10 +1,10 @@
 """Journal of durable sessions: it writes each one that has changed to disk, so that a kill loses none.
 
-Owns which sessions are there, when one is written, and how far back the history of messages is needed.
+Owns the set of sessions, the time at which each is written, and the part of the history that they need.
 
-A session is written whole, but for its queue: `SessionRecord` says from where on that follows from the history. Packets
-that a client relies on wait for the record (`SessionMarks`). Other changes, such as acknowledgements at QoS 1, are
-found by a look at each session now and then.
+A session is written whole, except its queue: `SessionRecord` names the place in the history where the queue begins.
+Packets that a client relies on wait for the record (`SessionMarks`). Other changes, such as acknowledgements at QoS 1,
+are found by a look at each session now and then.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SessionJournal:
         """Values of messages in the newest records: most of them are in the next ones too."""
         self._in_flight = InFlightForms()
         self.marks = SessionMarks(self._write)
-        """Sessions whose records are to be written, and what waits for them."""
+        """Sessions whose records are to be written, and the output that waits for them."""
         self._has_stopped = False
         self._spent_s = 0.0
         self._left_to_look_at: list[str] = []
@@ -123,7 +123,7 @@ class SessionJournal:
 
         Args:
             client_id: Its Client Identifier.
-            subscriptions: True if its subscriptions have changed: what it waits for does not follow from them then.
+            subscriptions: True if its subscriptions have changed, so that its queue does not follow from them.
         """
         entry = self._entries.get(client_id)
         if entry is not None:
@@ -206,7 +206,7 @@ class SessionJournal:
         )
 
     def _is_kept(self, session: Session) -> bool:
-        """Return whether a session is on disk: what comes by a shared subscription does not follow from the history."""
+        """Return True if a session is on disk: one with a shared subscription only after a stop."""
         return session.outlives_node and (self._has_stopped or not session.shared)
 
     def _look(self) -> None:
@@ -250,7 +250,7 @@ class SessionJournal:
 
 
 def _split(queue: MessageQueue, inline_until: int) -> tuple[list[Message], int, int]:
-    """Return what of a queue does not follow from the history, and from where on the rest does.
+    """Return the messages of a queue that are not in the history, and the place in the history where the others begin.
 
     Returns:
         The messages at QoS 1 and 2 of batches up to `inline_until`; the number of the first later batch, 0 when there

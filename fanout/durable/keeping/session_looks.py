@@ -1,4 +1,4 @@
-"""Looks at sessions: what those who keep sessions have in common to find the ones that have changed without a mark."""
+"""Looks at sessions, to find those that have changed without a mark; shared by all keepers of sessions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["LOOKED_AT", "SHARE", "seen"]
 LOOKED_AT: Final = 2_000
 """Sessions of one look."""
 SHARE: Final = 10
-"""The next look comes after that many times what the last one took, so that looks take a tenth of the time."""
+"""The next look comes after so many times the duration of the last one, so that looks take a tenth of the time."""
 
 
 def seen(session: Session) -> tuple[int, ...]:
-    """Return what tells that messages were sent, acknowledged or dropped, but for those in step with others."""
+    """Return the values that change when messages are sent, acknowledged or dropped, without steps shared by others."""
     sender = session.sender
     queue, outbound = sender.queue, sender.inflight.outbound
     return (

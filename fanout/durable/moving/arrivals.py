@@ -1,4 +1,4 @@
-"""Sessions that come to this member: a `Move` for each, how many at a time, and those that wait for silent members."""
+"""Sessions that come to this member: a `Move` for each, their number at a time, and waits for silent members."""
 
 from __future__ import annotations
 

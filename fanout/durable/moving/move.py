@@ -7,7 +7,7 @@ holder's answer to COMMIT is the moment at which the owner changes. Then the ses
 the messages that were collected after the marker, and the others are told.
 
 `Move` has the steps of the client's member, and `HolderAnswers` those of the holder. The rules are in
-`fanout.durable.ownership.ownership`; `fanout.durable.hosting.server_sessions` does to the server what a step says.
+`fanout.durable.ownership.ownership`; `fanout.durable.hosting.server_sessions` carries each step out at the server.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Answers:
     owner_since: int
     """Counter of the epoch since which the client has sessions that it may end; 0 for none."""
     silent: frozenset[str]
-    """Of those without an answer, the ones that were silent, or could not be reached."""
+    """Members without an answer that were silent, or could not be reached."""
 
     @property
     def only_silence_is_unknown(self) -> bool:
@@ -136,7 +136,8 @@ class Move:
         self.is_fetching = False
         """True if the session is fetched now.
 
-        Whoever comes again as the same user waits for the same: to fetch a long one anew each time would never end.
+        A client that comes again as the same user waits for the same move: to fetch a long session anew each time would
+        never end.
         """
         self.silent = frozenset[str]()
         """Members for which it waits now, or has waited."""

@@ -1,4 +1,4 @@
-"""Sessions of this node and of the others, as one pool: what the server, the links and the other members ask of it.
+"""Sessions of this node and of the others, as one pool, for the server, the links and the other members.
 
 `docs/reference/pool.md` says what moves, and when. `ledger` has the ownership of each session, `move` its way from
 member to member, and `hand_over` the sessions of a member that leaves.
@@ -143,7 +143,7 @@ class SessionPool:
         return self._fence.look()
 
     def began(self, client_id: str, *, is_copied: bool = False) -> None:
-        """Note that the session of a client began here, or goes on here: what is older elsewhere ends.
+        """Note that the session of a client began here, or goes on here; older ones elsewhere end.
 
         Args:
             client_id: Its Client Identifier.
@@ -205,7 +205,7 @@ class SessionPool:
     # For the links.
 
     def marker_passed(self, link: str, node: str, marker: str) -> None:
-        """Note the place of a member's marker: what came before it was dispatched, what comes after it not yet."""
+        """Note the place of a member's marker: messages before it were dispatched, later ones not yet."""
         if node == self._node:
             self._host.note_collected(self._own_markers.came_back(link, marker), link)
         else:
@@ -266,7 +266,7 @@ class SessionPool:
         return OFFER.encode_answers(answers)
 
     async def _answer_claim(self, asker: str, body: bytes) -> bytes:
-        """Answer CLAIM: end what is older here, if the owner of what is claimed may end it."""
+        """Answer CLAIM: end older sessions here, if the owner of the claimed one may end them."""
         questions = admitted(CLAIM.decode(body), self.ledger)
         return CLAIM.encode_answers([self.ledger.claimed(question) async for question in in_turns(questions)])
 

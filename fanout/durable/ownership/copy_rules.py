@@ -52,7 +52,7 @@ class Right(enum.StrEnum):
 
 
 def is_kept(version: CopyVersion, *, kept: CopyVersion | None, newest: Epoch) -> bool:
-    """Return whether a copy that came is kept, in place of the one that was.
+    """Return True if a new copy takes the place of the kept one.
 
     Args:
         version: The copy that came.
@@ -85,7 +85,7 @@ def are_newer_places(number: int, *, version: CopyVersion, places_number: int) -
 
 
 def answer_take(kept: CopyVersion | None, *, newest: Epoch, is_gone: bool) -> Answer | None:
-    """Return what a member that has no session says of the copy that it keeps; None for nothing.
+    """Return the answer of a member that has no session, but keeps a copy of it; None for nothing.
 
     Args:
         kept: The copy that is kept; None for none.

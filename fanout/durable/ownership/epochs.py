@@ -2,7 +2,7 @@
 
 A hybrid logical clock that goes by the monotonic clock. It begins with the time of day. From then on members that hear
 each other set theirs to the clock that is farthest ahead (`hear`), and all go on at one pace. So they count the same
-when they are parted, whatever the time of day is at one of them, or becomes.
+when they are parted, and a wrong time of day at one of them changes nothing.
 
 Another member may be wrong, or lie. So its word sets the clock ahead by a minute at a time; by more only now and then,
 and never out of the range of an epoch. Members set each other ahead alike, so all go on together.
@@ -19,7 +19,7 @@ __all__ = ["INHERITED", "NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "enco
 
 _COUNTER_BYTES: Final = 8
 INHERITED: Final = "!"
-"""In front of the member of an epoch at which it went on with the session of a dead one: earlier than all members."""
+"""Prefix of the member in the epoch of an inherited session: it sorts before all members."""
 _NEAR_MS: Final = 60_000
 """Farthest that the clock goes ahead at another member's word, any number of times."""
 _LEAP_MS_MAX: Final = 1 << 41

@@ -100,7 +100,7 @@ class _Agreed(NamedTuple):
 
 @dataclass(slots=True)
 class _Record:
-    """All that this member knows of the session of one client, but for a promise, and for a copy that is kept here."""
+    """Knowledge of this member about the session of one client, without promises and kept copies."""
 
     own: Ownership | None = None
     """As it was put last, whatever has become of the session meanwhile; None for nothing."""
@@ -220,7 +220,7 @@ class SessionLedger:
         self.put(client_id, begin(epoch))
 
     def forget(self, client_id: str, own: Ownership | None) -> None:
-        """Set what is known of a session that is not here; whoever waits for it is told to come again."""
+        """Set the knowledge of a session that is not here; members that wait for it are told to come again."""
         self._promised.pop(client_id, None)
         self.put(client_id, own)
         self._renew(client_id)
@@ -283,7 +283,7 @@ class SessionLedger:
         return Holding(Answer(Reply.NONE, own.epoch), (), owner.since)
 
     def answer_from_copy(self, client_id: str) -> Answer | None:
-        """Return what the copy of a client's session that is kept here says to who looks for the session."""
+        """Return the answer to a member that looks for a session with a copy here."""
         copy = self.held.get(client_id)
         if copy is None:
             return None
@@ -410,7 +410,7 @@ class SessionLedger:
         return newer
 
     def _owned(self, client_id: str) -> tuple[Ownership, Owner | None]:
-        """Return what is known of a session, and whose it is if it is here."""
+        """Return the knowledge of a session, and its user if it is here."""
         own = self.get(client_id) or Ownership(Stage.CEDED, NO_EPOCH)
         return own, self._host.owner_of(client_id) if own.stage in _HERE else None
 

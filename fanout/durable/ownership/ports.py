@@ -58,7 +58,7 @@ class SessionHost(Protocol):
     def export(self, client_id: str, markers: Mapping[str, str]) -> Fetched:
         """Return the value of a promised session, with the messages before the markers, which are by link.
 
-        That of a session with a long queue is empty, and is made from now on: `piece` gives it.
+        A long queue makes the value empty: it is made from now on, and `piece` gives it.
         """
 
     def piece(self, client_id: str, offset: int, *, bytes_max: int) -> Piece:
@@ -182,7 +182,7 @@ class CopyFigures:
     sessions_copied: int = 0
     """Sessions of this member of which another one keeps a copy."""
     copies_oldest_unconfirmed_seconds: float = 0.0
-    """For how long the oldest copy of a session of this member is on its way, in seconds; 0 when none is."""
+    """Time in seconds that the oldest copy of a session of this member has been on its way; 0 without one."""
     copies_sent_total: int = 0
     """Copies, and news of places, that were sent."""
     copies_sent_bytes_total: int = 0
@@ -219,7 +219,7 @@ class Heirs(Protocol):
 
         Args:
             copies: Their copies.
-            away_s: For how long the holder has been gone, in seconds.
+            away_s: Time in seconds since the holder went.
             is_stale: True if the copies may be outdated, so that nothing can go on at QoS 2.
 
         Returns:

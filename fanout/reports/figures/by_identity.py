@@ -445,7 +445,7 @@ def _stamped_figures(
     Args:
         counts: Row of `words.count_words`.
         lost: Row of `losses.count_losses`, of the target.
-        around: Number of updates expected within its loss and after it.
+        around: Number of updates expected during the loss and after it.
         absent: Number of updates that the reference's log lacks; None when nobody can know.
         unidentified: Number of those that the target selects without a stamp.
         hidden: The branches that it may not read.

@@ -301,7 +301,7 @@ def _ground_to_pair(
 ) -> str | None:
     """Return why a link that says nothing of its primary is taken to be fed by the reference, or None.
 
-    Links over MQTT 3.1.1 said nothing in logs of earlier versions, nor do those that may not read a node's notice.
+    Links over MQTT 3.1.1 in logs of earlier versions name no node, nor do links that may not read a node's notice.
     """
     if any(link.shares_address(own) for own in links if own.node == primary):
         return None  # it is beside the reference, not below it

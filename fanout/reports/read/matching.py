@@ -27,7 +27,9 @@ __all__ = [
 ]
 
 LOOKED_UP_MIN: Final = 16
-"""Plain selections of one number of levels from which on they are looked up; others add to the plan of every query."""
+"""Least number of plain selections with the same number of levels that are looked up in a table; fewer are added to the
+plan of each query.
+"""
 _PUNCTUATION = re.compile(r"[!-/:;=?@\[-`{-~]")
 """Characters that a backslash makes plain in the expressions of Java and of Rust; `\\<` begins a word in Rust."""
 

@@ -46,7 +46,7 @@ _BEHIND_CHART = frozenset({"prefixes"})
 _CONTENTS_MIN: Final = 10
 """Parts of a page that has a list of them."""
 _LISTED_OPEN_MAX: Final = 12
-"""Rows of a list that are shown on such a page, where a long one would push what follows out of sight."""
+"""Number of rows of a list that such a page shows; a longer one would push the next tables out of sight."""
 
 
 def render_page(report: Report) -> str:

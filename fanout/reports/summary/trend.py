@@ -58,7 +58,7 @@ class _Latency:
     p99_us: int
     uncertain_us: int
     points_us: tuple[int, ...] = ()
-    """The p99 at each point of time, in order of size; empty where only that of the whole time is known."""
+    """The p99 at each point of time, in order of size; empty if only the p99 of the whole time is known."""
 
 
 def find_trend(report: Report, *, history: Sequence[PastReport] = ()) -> Trend | None:
