@@ -20,9 +20,9 @@ frontend mqtt
     bind 127.0.0.1:1886
     default_backend secondaries
 """
-"""What a backend alone needs."""
+"""What the backend of a page needs."""
 EXAMPLES = {"configs/haproxy.cfg": (ROOT / "configs" / "haproxy.cfg").read_text()} | {
-    str(path.relative_to(ROOT)): text if text.startswith("defaults\n") else AROUND + text
+    str(path.relative_to(ROOT)): AROUND + text
     for path in sorted((ROOT / "docs").rglob("*.md"))
     for text in re.findall(r"^```haproxy\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
 }
@@ -45,4 +45,4 @@ def test_each_configuration_on_a_page_is_named_one() -> None:
     """Else the test above would miss it."""
     pages = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
     assert not [page for page in pages if re.search(r"^```\n(?:defaults|frontend|backend)\b", page, re.MULTILINE)]
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 2
