@@ -690,7 +690,7 @@ class LogStatus(Document):
     written_bytes_total: NonNegativeInt
     """Bytes of segments written."""
     disk_free_bytes: NonNegativeInt | None
-    """Bytes free on the disk of the log when rows were last forced to it; null before the first time."""
+    """Bytes free on the disk of the log when rows were last forced to it; null before, or if that could not be told."""
     sealed_segments_total: NonNegativeInt
     """Segments that became Parquet."""
     unsealed_segments: NonNegativeInt

@@ -90,7 +90,7 @@ class LogStats:
     last_sync_ns: int
     """Time of the last sync, Unix time in nanoseconds; 0 for never."""
     disk_free_bytes: int | None
-    """Space on the disk of the log as of that sync; None before."""
+    """Space on the disk of the log as of that sync; None before, and if it was not known then."""
     duplicates_total: int
     """Updates with FLAG_DUPLICATE."""
     stale_total: int

@@ -8,9 +8,15 @@ from pathlib import Path
 __all__ = ["free_bytes", "sync_directory"]
 
 
-def free_bytes(directory: Path) -> int:
-    """Return the bytes that this user may still write to the disk of a directory; it may block while the disk hangs."""
-    disk = os.statvfs(directory)
+def free_bytes(directory: Path) -> int | None:
+    """Return the bytes that this user may still write to the disk of a directory; it may block while the disk hangs.
+
+    None if the directory cannot be asked, as while its file system is not mounted.
+    """
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return None
     return disk.f_bavail * disk.f_frsize
 
 

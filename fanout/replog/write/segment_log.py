@@ -57,7 +57,7 @@ class SegmentLog:
         self.written_bytes_total = 0
         self.last_sync_ns = 0
         self.disk_free_bytes: int | None = None
-        """Space for this user on the disk of the segments, as of the last sync; None before."""
+        """Space for this user on the disk of the segments, as of the last sync; None before, and if it is not known."""
         self._directory = directory
         self._identity = identity
         self.settings = settings

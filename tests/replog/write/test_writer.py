@@ -412,6 +412,24 @@ def test_closing_ends_in_time_although_the_disk_never_answers(tmp_path: Path, mo
     wait_until_blocking(lambda: writer.stats().synced_log_pos == 2)
 
 
+def test_a_directory_that_is_away_for_a_while_does_not_end_the_log(tmp_path: Path) -> None:
+    """As while a file system is mounted anew: the log goes on when it is back, and everything is in it."""
+    directory, away = tmp_path / "log", tmp_path / "away"
+    writer = make_writer(directory, fsync_interval_s=0.005)
+    source = writer.source(link="plant")
+    writer.append(make_changes(make_updates(1)), source=source, link_epoch=7)
+    assert writer.flush()
+    directory.rename(away)
+    writer.append(make_changes(make_updates(1, start=1)), source=source, link_epoch=7)
+    writer.flush(timeout_s=0.2)
+    away.rename(directory)
+    writer.append(make_changes(make_updates(1, start=2)), source=source, link_epoch=7)
+    assert writer.flush()
+    assert writer.stats().alarm == ""
+    assert writer.close()
+    assert len(sealed_rows(directory, "updates")) == 3
+
+
 def test_what_was_not_sealed_in_time_is_sealed_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
