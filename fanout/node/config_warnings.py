@@ -1,4 +1,4 @@
-"""Warnings: legal settings of a configuration that an operator hardly meant, such as a listener that admits anybody.
+"""Warnings about legal settings that an operator hardly meant, such as a listener that admits anybody.
 
 `fanout check` and the start of a node print them. They are found from the configuration alone; no file is read.
 """

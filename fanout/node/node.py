@@ -78,11 +78,11 @@ if TYPE_CHECKING:
 __all__ = ["Node"]
 
 _CLIENTS_LEAVE_S: Final = 5.0
-"""Time for clients to read what was written to them, when the node stops."""
+"""Time at a stop for clients to read the last bytes."""
 _FORWARDED_S: Final = 5.0
 """Time for the primary to answer forwarded messages of clients that have left, when the node stops."""
 _KEPT_S: Final = 3.0
-"""Time for other members and the disk to keep what the answers have changed in sessions, when the node stops."""
+"""Time at a stop for other members and the disk to keep the last changes of sessions."""
 _STORAGE_CLOSE_S: Final = 10.0
 """Time for writing retained values to their file, when the node stops."""
 _LOG_CLOSE_S: Final = 30.0

@@ -43,7 +43,7 @@ class ReloadedNode(Protocol):
         """Read the files again that the configuration in force names, as far as a change needs no other step."""
 
     async def apply(self, config: NodeConfig) -> None:
-        """Put a configuration in force that differs only by what a running node can take.
+        """Put a configuration in force whose changes a running node can take.
 
         Raises:
             ConfigError: A file that it names cannot be used; nothing has changed.

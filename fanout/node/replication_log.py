@@ -107,7 +107,7 @@ def describe(config: NodeConfig) -> str:
 
 
 def _set_of(section: object, *keys: str) -> dict[str, object]:
-    """Return those of the keys that leave something out: all whose value is neither empty nor 0."""
+    """Return the keys that leave something out: those with a value that is neither empty nor 0."""
     return {key: value for key in keys if (value := getattr(section, key))}
 
 

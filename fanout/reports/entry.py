@@ -73,14 +73,17 @@ class ReportOptions:
     """
 
     reference: str | None = None
-    """The node whose log says what there was to be replicated; None takes the only primary in the logs, else the only
-    secondary that stamps for others, else the only tap, else the union of the secondaries."""
+    """The node whose log lists the updates to replicate; None takes the only primary in the logs, else the only
+    secondary that stamps for others, else the only tap, else the union of the secondaries.
+    """
     settle_s: float = SETTLE_S
     """The settle horizon in seconds: updates younger than this at the end of the reference's log are pending, neither
     applied nor missing."""
     behind_max_s: float | None = None
-    """How long before the reference's, without a stop, a node's log may end and what came later be pending; beyond,
-    that is unknown. None means 120 s where the input has sealed files only, else settle_s."""
+    """Time before the end of the reference's log at which a node's log may end without a stop. Later updates are
+    pending then; of a log that ends earlier they are unknown. None means 120 s where the input has sealed files only,
+    else settle_s.
+    """
     depth: int | None = None
     """Number of topic levels in a prefix; 0 for no figures by prefix, None for the report's default."""
     since: datetime | None = None
@@ -230,7 +233,7 @@ def run_report(
 
 
 def _in_window(files: LogFiles, asked: ReportOptions) -> tuple[LogFiles, tuple[LogCut, ...]]:
-    """Return the files that a report reads, and where the logs begin that are not read whole."""
+    """Return the files that a report reads, and the begin of each log that is not read whole."""
     from fanout.reports.read.recent_files import recent_files
 
     if asked.since is None or asked.until is None:
@@ -240,7 +243,7 @@ def _in_window(files: LogFiles, asked: ReportOptions) -> tuple[LogFiles, tuple[L
 
 
 def _master(files: LogFiles, asked: ReportOptions) -> str | None:
-    """Return the master that was asked for, or else the one that suits the logs and the output.
+    """Return the requested master, or else the one that suits the logs and the output.
 
     None if `spark-submit` or a program has started a session, which says where it runs.
     """
@@ -265,7 +268,7 @@ def is_short_run(files: LogFiles, master: str | None) -> bool:
 
 
 def _behind_max_s(files: LogFiles, *, settle_s: float, asked_s: float | None) -> float:
-    """Return how long before the reference's a log may end: as asked for, else by what the files can hold."""
+    """Return the time before the reference's end at which a log may end: as requested, else by the kind of files."""
     if asked_s is not None:
         return asked_s
     return max(settle_s, BEHIND_MAX_S) if files.sealed_only else settle_s

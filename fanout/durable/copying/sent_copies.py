@@ -147,7 +147,7 @@ class _Retries:
         self._wait_s, self._at_s = _RETRY_S, min(self._at_s, at_s)
 
     def are_due(self, now_s: float, *, has_members: bool) -> bool:
-        """Return whether it is time to try once more; the next time is later then."""
+        """Return True if it is time for another try; the pause before the next one is then longer."""
         if not self.sessions:
             self._wait_s, self._at_s = _RETRY_S, math.inf
         elif has_members and now_s >= self._at_s:

@@ -157,7 +157,7 @@ class Holding(NamedTuple):
     subscriptions: tuple[ExportedSubscription, ...]
     """Its subscriptions, with HELD."""
     owner_since: int = 0
-    """Counter of the epoch since which the owner of a session has it that the client may end; 0 for none."""
+    """Epoch counter of a session that the client may end, at its owner; 0 for none."""
 
     @property
     def epoch(self) -> Epoch:
@@ -193,7 +193,7 @@ class Piece(NamedTuple):
     """Answer to PIECE."""
 
     is_there: bool
-    """False when the session is not kept for the member that asks any more."""
+    """False if the session is no longer kept for the asking member."""
     total: int = 0
     """Bytes of the whole value; 0 while it is being made."""
     digest: int = 0

@@ -41,9 +41,9 @@ _AT_ONCE: Final = 50
 _FLUSH_SLICE_S: Final = 0.002
 """Time of the event loop after which no further channel sends in the same turn."""
 IDLE_MAX: Final = 64
-"""Channels without listeners that remember; the one that was left first ends when there are more."""
+"""Maximum number of channels without listeners that remember; of more, the one that was left first ends."""
 _VALUE_BYTES: Final = (0, 64, 256, 1024, 4096)
-"""Bytes of a payload that are sent: what a reader asks for is rounded up, so that more readers share an encoding."""
+"""Possible numbers of payload bytes: a reader's number is rounded up, so that more readers share an encoding."""
 WAITING_BYTES_MAX: Final = 4 << 20
 """Bytes that wait for one listener; with more its stream ends."""
 _PING_S: Final = 15.0

@@ -75,6 +75,6 @@ class JournaledSessions:
                 self._journal.marks.mark(client_id)  # so that its record goes
 
     def leave(self) -> None:
-        """Hand over what is not written yet, before the file is closed."""
+        """Hand over unwritten sessions before the file is closed."""
         if self._journal is not None:
             self._journal.write_all()

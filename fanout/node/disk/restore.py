@@ -1,7 +1,7 @@
 """Restore of replicas at the start of a node, from the file of retained values that an earlier process left.
 
-Owns the choice of what is still valid: a link's values are dropped when its configuration has changed, and the whole
-file is set aside when a value is not what was written.
+Owns the choice of valid values. A link's values are dropped when its configuration has changed; the whole file is set
+aside when a value is not as it was written.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ async def keep_equal(link: Link, *, members: PoolMembers, clock: Clock, logger: 
 
 
 async def _audit(link: Link, repair: Repair, *, logger: FilteringBoundLogger) -> bool:
-    """Audit a link, and say what that showed; return False when no audit can begin now."""
+    """Audit a link and log the result; return False if no audit can begin now."""
     try:
         report = await link.audit_for_pool(repair.selectors[0])
     except AuditRefused:

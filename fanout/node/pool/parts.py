@@ -1,4 +1,4 @@
-"""Parts of a node that make it a member of a pool: what asks the others, the listener for them, sessions that move."""
+"""Parts of a node that make it a member of a pool: questions to the others, the listener for them, moving sessions."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class PoolWitness:
         return self._detector.isolated_after_s
 
     def is_current(self, since_s: float) -> bool:
-        """Return whether all has come here that the primaries had at a time: heartbeats sent since have come back."""
+        """Return True if all messages that the primaries had at a time have come: later heartbeats came back."""
         return all(sent_s is not None and sent_s >= since_s for sent_s in self._own_sent_s())
 
     @property

@@ -34,7 +34,7 @@ CAUSES: Final = ("restart", "new_epoch", "resumed", "away", "audit", "upstream",
 """Why a link may have lost an update; see `MissingCauses`."""
 
 UNEXPLAINED: Final = "live"
-"""The cause of what was lost while the link was live, with nothing in the log that says why."""
+"""Cause of losses of a live link that nothing in the log explains."""
 
 SPANS: Final = "target int, after_us bigint, until_us bigint, cause string"
 """When a target may have lost updates, by its group's clock, and why."""
@@ -58,7 +58,7 @@ _STOPPING_US: Final = 5_000_000
 
 
 def absences_of_targets(survey: Survey, *, scope: Scope) -> list[tuple[object, ...]]:
-    """Return the spans of each target, by its group's clock; those of the nodes above it have the cause `upstream`.
+    """Return the spans of each target, by its group's clock; spans of the nodes above it have the cause `upstream`.
 
     Args:
         survey: The absences of links, and which nodes are above which.

@@ -1,7 +1,7 @@
 """Branches without any update at a target from some time on, while topics beside them have updates.
 
-A broker hides from a subscriber what its user may not read, and says nothing. Then nothing of whole topics comes, from
-the beginning or since a right was taken away, and neighbours come.
+A broker silently hides topics that a subscriber's user may not read. Then nothing of whole topics comes, from the
+beginning or since a right was taken away, and neighbours come.
 """
 
 from __future__ import annotations

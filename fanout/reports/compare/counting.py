@@ -1,4 +1,4 @@
-"""Updates without a stamp, counted against the reference's log: which of them each target has, and which it lacks.
+"""Updates without a stamp, counted against the reference's log: those that each target has, and those that it lacks.
 
 Equal values of a topic cannot be told apart, and need not be. MQTT 5 sends nothing twice within a Network Connection
 [MQTT-4.4.0-1], so a node that logged a value as often as the reference got all of its updates. Each row of a node gives
@@ -24,7 +24,7 @@ from fanout.reports.read.scope import NEVER_US, Scope
 __all__ = ["INTERVALS", "both_sides", "identify", "reference_rows", "unique_differences"]
 
 INTERVALS: Final = "target int, window bigint, least_us bigint, most_us bigint, sooner_us bigint, later_us bigint"
-"""By how much later than the reference a target logged an update, at least and at most, in each window of its time.
+"""Least and greatest delay of a target after the reference, in each window of its time.
 
 Of a row with DUP set sooner_us less, and later_us more: so long its update may have waited for a connection.
 """
@@ -39,8 +39,8 @@ _NEAR_US: Final = 500_000
 def reference_rows(updates: DataFrame, *, scope: Scope) -> DataFrame:
     """Return the updates that the reference logged for the groups without stamps, with an identity.
 
-    Columns of `updates`, `group` and `side`. The position in the log is the sequence of what has no stamp. Of a union
-    the log that saw a value most often says how often there was one.
+    Columns of `updates`, `group` and `side`. The position in the log is the sequence of what has no stamp. In a union
+    the log that saw a value most often decides its number.
     """
     groups = [group.id for group in scope.groups if group.basis == "unstamped"]
     rows = source_rows(updates, scope=scope).where(sf.col("group").isin(groups) & is_live())
@@ -88,7 +88,7 @@ def both_sides(updates: DataFrame, *, scope: Scope) -> DataFrame:
 
 
 def unique_differences(rows: DataFrame, *, width_us: int) -> DataFrame:
-    """Return how much later than the reference each target logged the values that both saw once.
+    """Return the delay of each target after the reference, for values that both saw once.
 
     Args:
         rows: `both_sides`.
@@ -139,7 +139,7 @@ def identify(
         spans: `rows.targets_frame`, of the reference's spans.
         gaps: True if a target has gaps; without any, no row is asked whether it lies in one.
         margin_us: Rows so near to an end of the reference's log are not said to be absent from it.
-        proves: True if the reference is one log; what a union lacks, and how late its nodes were, is not said.
+        proves: True if the reference is one log; updates that a union lacks, and delays of its nodes, are not reported.
 
     Returns:
         Rows of `updates` in the columns that the comparison by identity and the lag read. `origin` is the time at which

@@ -2,8 +2,7 @@
 
 Two kinds of lag go through it, told apart by their key and never added up: the propagation time of a stamped
 update (applied by the node's clock minus stamped by the stamping node's), and the round trip of a link's
-heartbeat (one clock). Values are never clamped: a negative propagation time says how far two clocks are
-apart, at least.
+heartbeat (one clock). Values are never clamped: a negative propagation time shows the least difference of two clocks.
 
 A bucket is as wide as its values are great, so a clock that is seconds ahead would put every update into one. Cells are
 divided a second time by the bucket of the time above an offset, the least time of the link. These buckets are as fine

@@ -1,6 +1,6 @@
 """The updates that targets lack, counted in one pass: by target, by topic, by prefix, and by window of time.
 
-Also what was expected around each loss, which tells a loss that goes on from one that has ended.
+Also the expected updates around each loss, which tell a loss that goes on from one that has ended.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def unknown_updates(absent: DataFrame) -> DataFrame:
 def count_around(
     expected: DataFrame, *, scopes: Mapping[str, DataFrame], places: DataFrame, depth: int, window_us: int
 ) -> DataFrame:
-    """Return what was expected of each link in each window, and in and after each loss.
+    """Return the expected updates of each link in each window, and in and after each loss.
 
     Args:
         expected: `expected_updates`, and `unknown_updates` where there are any.

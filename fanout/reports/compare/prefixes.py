@@ -1,7 +1,7 @@
 """Expected and missing updates by topic prefix, and the worst of them.
 
 Not by words: the sequences of one word lie under many prefixes, so words by prefix would hardly be fewer than rows. The
-reference's rows are counted instead, and of the nodes only what they lack.
+reference's rows are counted instead, and of the nodes only the missing ones.
 """
 
 from __future__ import annotations

@@ -99,12 +99,12 @@ def stall_verdict() -> Column:
 
 
 def links_where(condition: Column) -> Column:
-    """Return of how many links the rows of the same topic meet a condition; they have their group."""
+    """Return the number of links of a group with rows of the same topic that meet a condition."""
     return sf.count_if(condition).over(whole("group", "topic"))
 
 
 def lacking_updates(stalled: DataFrame, *, rows: DataFrame, few: bool) -> DataFrame:
-    """Return the stalled topics with what the reference logged of each after the newest that the node has.
+    """Return the stalled topics, with the updates that the reference logged after the node's newest one.
 
     Args:
         stalled: The stalled rows of `topic_states`; (target, topic) is the key.

@@ -159,12 +159,12 @@ def topic_states(reference: DataFrame, *, nodes: DataFrame, late: DataFrame | No
 
 
 def _span(target: Target) -> tuple[int, int, int]:
-    """Return what of a target's times its newest updates depend on."""
+    """Return the times of a target on which its newest updates depend."""
     return target.group, target.settled_until_us, target.covered_until_us
 
 
 def _floor(survey: Survey, node: str, link: str) -> tuple[int, int, int]:
-    """Return from where on the rows of a link hold, and where its last gap ends."""
+    """Return the place from which the rows of a link hold, and the end of its last gap."""
     return *survey.floor(node, link=link), survey.gap_pos(node, link=link)
 
 

@@ -30,8 +30,8 @@ def count_topics(updates: DataFrame, *, sources: DataFrame, control_topics: Sequ
     Args:
         updates: The table, as far as it is of the window.
         sources: (node, link, group, settled_until_us): what the reference logged, and until when it is counted.
-        control_topics: Topics below these are what links say to themselves, and no traffic.
-        union: True if several nodes saw the same updates: then the one that saw most of a topic counts.
+        control_topics: Messages below these are those of links to themselves, and no traffic.
+        union: True if several nodes saw the same updates: then the node that saw most of a topic counts.
 
     Returns:
         Columns group, topic, publisher (null without a stamp), updates, payload_bytes, retained, pending.

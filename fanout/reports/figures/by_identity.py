@@ -44,7 +44,7 @@ from fanout.reports.values.summary import MissingCause
 __all__ = ["describe_by_identity"]
 
 _CLOCK_STEP_US: Final = 3_600_000_000
-"""By how much less than the clock of a node that stamps may step, a row's stamp and the time of its logging differ."""
+"""Margin around a window: a row's stamp and its logging differ by less, even if the stamping node's clock is set."""
 
 _HOLES_BROADCAST_MAX: Final = 500_000
 """Words with holes, of about 100 bytes each, that are sent to the rows instead of shuffling the rows."""
@@ -75,7 +75,7 @@ _NO_LOSSES: Final = _Losses({}, {}, [], 0, [])
 
 
 def describe_by_identity(material: Material) -> Part:
-    """Return what came of each update of the reference, by its stamp or without one by counting."""
+    """Return the fate of each update of the reference, by its stamp or without one by counting."""
     part = _Comparison(material).compare(material.counted().scope.targets)
     alarms = list_alarms(material.survey.alarms, window=material.window, limit=material.list_limit)
     return replace(part, fields={**part.fields, "outages": _outages(material), "alarms": alarms})
@@ -268,7 +268,7 @@ class _Comparison:
         )
 
     def _at_node(self, node: str, found: Sequence[Row]) -> PrefixAtNode:
-        """Return what the selectors of a node have of a prefix; one that is only a bound makes all of it a bound."""
+        """Return the figures of a node's selectors for a prefix; if one is a bound, the sum is a bound."""
         expected, missing, unknown = (sum(row[name] for row in found) for name in ("expected", "missing", "unknown"))
         there = expected - missing
         is_proved = all(not row["expected"] or self._shows_all(self._scope.targets[row["target"]]) for row in found)

@@ -1,4 +1,4 @@
-"""The clocks of nodes: how far they are apart, propagation times without that, and the time of each hop of a chain.
+"""The clocks of nodes: their differences, propagation times without these, and the time of each hop of a chain.
 
 Pure functions of figures that are there already. An update is stamped by one clock and logged by another, so its
 propagation time is the time it took and the difference of the two clocks. The least propagation time and the shortest

@@ -43,11 +43,13 @@ _INDIRECT: Final = "audit"
 Link = tuple[str, str]
 """Node and link."""
 Wait = tuple[int, int, int, int]
-"""From when until when a link got updates that had waited, and how long at most: for the reference, for the link."""
+"""Begin and end of times at which a link got updates that had waited, and the longest wait: for the reference, for the
+link.
+"""
 Waited = tuple[int, int]
 """Longest wait of updates of a window for the reference, and for the link, in microseconds."""
 Interval = tuple[int, int]
-"""By how much later than the reference a link may have logged an update, at least and at most, in microseconds."""
+"""Least and greatest delay in microseconds of a link after the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,13 @@ class Clock:
     """Difference of a link's clock from the reference's."""
 
     later_us: int
-    """By how much later it logged half of the updates: the difference of the clocks, and of two ordinary ways."""
+    """Median delay: the difference of the clocks, and of two ordinary ways."""
     least_us: int
     """The least of all, and a margin: nothing came earlier than that after the reference had it."""
     quick_us: int | None
-    """By how much later it logged half of the updates at its quickest times, a tenth of its windows; None where these
-    need not be times at which half of the heartbeats came."""
+    """Median delay at its quickest times, a tenth of its windows; None where these need not be times at which half of
+    the heartbeats came.
+    """
     slow_us: int | None
     """The same at its slowest times."""
     intervals: Mapping[int, Interval] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Clock:
         return round(median(max(most - later_us, later_us - least) for least, most in self.intervals.values()))
 
     def later_between(self, first_us: int, last_us: int) -> Interval | None:
-        """Return by how much later it may have logged what it logged in a span of its time, or could not log in it.
+        """Return its possible delays in a span of its time, also for updates that it could not log.
 
         None where nothing is measured near it.
         """
@@ -138,7 +141,7 @@ def measure_clock(differences: Sequence[Difference], *, windows: int) -> Clock |
 def delay_intervals(
     differences: Sequence[Difference], *, waited: Mapping[int, Waited], horizon_us: int
 ) -> dict[int, Interval]:
-    """Return by how much later than the reference a link may have logged what it logged in each window.
+    """Return the possible delays of a link after the reference, for each window.
 
     The delay of the values that both saw once, in the window and those near it, and a wide margin. If these are too
     few, the horizon in which updates travel, and the time for which the link or the reference was away. If all of them
@@ -273,7 +276,7 @@ def _waits(away: Mapping[Link, Sequence[tuple[int, int]]], *, link: Link, above:
 
 
 def _waited(waits: Iterable[Wait], window: int, *, width_us: int, horizon_us: int) -> Waited:
-    """Return how long updates that a link logged in a window, or near it, may have waited."""
+    """Return the longest wait of updates that a link logged in a window, or near it."""
     begin_us, end_us = (window - 2) * width_us - horizon_us, (window + 3) * width_us + horizon_us
     near = [(sooner, later) for after, until, sooner, later in waits if after < end_us and until > begin_us]
     return sum(sooner for sooner, _ in near), sum(later for _, later in near)

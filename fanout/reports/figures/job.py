@@ -118,7 +118,7 @@ def make_report(
 
 
 def _build_all(sections: Sequence[Section], material: Material, *, progress: Progress) -> list[Part]:
-    """Return what each section found; none needs what another found.
+    """Return the results of each section; no section needs those of another.
 
     Planning the queries of a section keeps one core busy. With many rows each query keeps all of them busy, and needs
     the memory.

@@ -46,7 +46,7 @@ _DISTRIBUTIONS_MAX: Final = 5_000
 _SERIES_MAX: Final = 300
 """The same for links and who stamped, over time."""
 _OFFSET_MIN_US: Final = 2_000
-"""From which least time on the buckets of a link are counted from there."""
+"""If the least time of a link is at least this, its buckets are counted from that least time."""
 _Clocks = Mapping[tuple[str, str, str], ClockDifference]
 """The differences of clocks by node, link and who stamped."""
 
@@ -135,7 +135,7 @@ def _describe_cells(
         survey: Figures of the links.
         counted: The clocks of the links whose updates carry no stamps.
         window_us: The width of the cells' windows.
-        from_us: Windows before this are not shown over time, so that what a publisher states makes no more of them.
+        from_us: Windows before this are not shown over time, so that no publisher's clock can add windows.
     """
     main, others = _main_publishers(survey)
     if others:
@@ -183,7 +183,7 @@ def _series(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _main_publishers(survey: Survey) -> tuple[list[str], int]:
-    """Return who stamped most, as many as have figures of their own, and how many others there are."""
+    """Return the nodes that stamped most, which have figures of their own, and the number of others."""
     rows: Counter[str] = Counter()
     places: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
     for row in survey.updates:

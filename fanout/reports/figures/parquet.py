@@ -1,6 +1,6 @@
 """The tables that a report leaves as Parquet beside its document: their columns, and writing them.
 
-Owns the contract of those files; one table is one directory, and what was in it before is replaced.
+Owns the contract of those files; one table is one directory, whose earlier content is replaced.
 """
 
 from __future__ import annotations

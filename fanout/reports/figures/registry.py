@@ -1,7 +1,7 @@
-"""The sections that reports are made of, and which of them each report has.
+"""The sections of reports, and the choice for each report.
 
-A section is one part of the comparison with its own queries: it takes what the first look found, and gives fields of
-the report.
+A section is one part of the comparison with its own queries: it takes the results of the first look, and gives fields
+of the report.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class TopicStates:
         return judged.withColumns(over_rows).select(*_COLUMNS, *(_OF_SETS if self.by_set else ()))
 
     def _late(self) -> DataFrame | None:
-        """Return what may have come after a window without a stamp."""
+        """Return the updates without a stamp that may have come after a window."""
         if not self.scope.targets_of("unstamped") or not self.scope.window.has_end:
             return None
         counted = self._counted()
@@ -151,7 +151,7 @@ class TopicStates:
 
 
 def _apart_us(scope: Scope, target: Target) -> int:
-    """Return by how much newer an update must be for a topic to have stopped."""
+    """Return the age difference of two updates from which on a topic has stopped."""
     is_stamped = scope.groups[target.group].basis == "stamped"
     return 0 if is_stamped else max(scope.settle_us, APART_US)
 

@@ -51,7 +51,7 @@ class ObservedLink:
 
     @property
     def knows_primary(self) -> bool:
-        """True if it says for certain what it was connected to: a fanout node by name, or a broker that is none."""
+        """True if it names its primary for certain: a fanout node by name, or a broker that is none."""
         return bool(self.upstreams) or self.survey.is_beside_nodes(self.node, link=self.name)
 
     @property
@@ -219,7 +219,7 @@ class Pairing:
         return self._comparable(link, group_of[best.node, best.name], whom=best.title)
 
     def _stamping(self, node: str, *, links: Sequence[str]) -> Group:
-        """Return the group of what a node stamps: what was published at it, and what its links brought it."""
+        """Return the group of a node's stamped updates: those published at it, and those of its links."""
         survey, reference = self._survey, self._reference
         stamps = {stamp for link in links for stamp in survey.stamps(node, link=link)}
         unstamped = (
@@ -292,7 +292,7 @@ def _observed(survey: Survey, part: list[ObservedLink], *, group: int, union: bo
 
 
 def _is_fed(link: ObservedLink, *, primary: str, group: Group) -> bool:
-    """Return whether a link is known to get what a node hands on, through whichever nodes."""
+    """Return True if a link is known to get the updates of a node, directly or through others."""
     return bool(link.stamps & set(group.stamped_by)) or primary in link.survey.nodes_above(link.node, link=link.name)
 
 
@@ -316,7 +316,7 @@ def _ground_to_pair(
 
 
 def _span_by_value(part: Sequence[ObservedLink]) -> tuple[int, int]:
-    """Return from when until when links that observe a primary tell by values what it had, by their own clocks."""
+    """Return the span in which links that observe a primary show its values, by their own clocks."""
     from_us = min((held[0] for link in part if (held := link.held_from) is not None), default=NEVER_US)
     # One log whose beginning is there says enough.
     from_us = max(from_us, min(link.survey.begins_us(link.node) or from_us for link in part))

@@ -147,7 +147,7 @@ def decide_traffic_scope(
 
 
 def basis_statements(scope: Scope) -> tuple[str, ...]:
-    """Return what the figures are relative to and how far they can be trusted, one statement for each basis."""
+    """Return the base and the certainty of the figures, one statement for each basis."""
     name = "all secondaries together" if scope.reference.kind == "union" else scope.reference.name
     used = [scope.groups[index] for index in sorted({target.group for target in scope.targets})]
     stamped = [group for group in used if group.basis == "stamped"]
@@ -343,7 +343,7 @@ class _Later:
         return self.least_us - self._waited_us(last_us), self.most_us
 
     def _waited_us(self, at_us: int) -> int:
-        """Return for how long, at most, updates of about then waited for the reference, whose link was away."""
+        """Return the longest wait of updates near a time for the reference, whose link was away."""
         near_us = max(abs(self.least_us), abs(self.most_us))
         waits_us = [
             one.until_us - one.after_us

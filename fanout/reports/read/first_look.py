@@ -1,7 +1,7 @@
 """The first look at the logs: one pass over each table leaves a few rows per node, link and session.
 
-Everything that decides what is compared with what is read off these rows (`fanout.reports.read.survey`), so that
-the heavy passes know their targets and spans beforehand.
+These rows decide every comparison (`fanout.reports.read.survey`), so the heavy passes know their targets and spans
+beforehand.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class LogFiles:
     directories: tuple[str, ...]
     """Input as the report names it: the log directories, and URIs as the user gave them."""
     sealed_only: bool = True
-    """True if what nodes have not sealed yet is missing of any of them."""
+    """True if unsealed rows of any node are missing."""
     counts: tuple[int, int] | None = None
     """Number of files of each table as given, if small ones are in a copy here; None where they are the same."""
 

@@ -57,7 +57,7 @@ def matches_any(topic: Column, selections: Sequence[Selection]) -> Column:
 
 
 def beginning(topic: Column, levels: int) -> Column:
-    """Return what of a topic decides for a plain selection of so many levels, see `plain_root`."""
+    """Return the part of a topic that decides for a plain selection of so many levels, see `plain_root`."""
     return sf.substring_index(topic, "/", levels) if levels else topic
 
 
@@ -70,7 +70,7 @@ def _any_of(conditions: Sequence[Column]) -> Column:
 
 
 def plain_root(selection: Selection) -> tuple[int, str] | None:
-    """Return what a topic has to begin with where that alone decides, as for `plant/7` and `plant/#`.
+    """Return the beginning of a topic that alone decides, as for `plant/7` and `plant/#`.
 
     Returns:
         Number of levels of the topic that decide (0: the whole topic), and their text; None where more decides.

@@ -86,10 +86,10 @@ def read_tables(spark: SparkSession, files: LogFiles) -> Tables:
 
 
 def take_survey(tables: Tables, *, window: AskedWindow = WHOLE) -> Survey:
-    """Return what the first look at the tables finds.
+    """Return the results of the first look at the tables.
 
     Args:
-        tables: The two tables, whole: what was before a window says what to expect in it.
+        tables: The two tables, whole: rows before a window tell what to expect in it.
         window: Window of the report. Nodes are taken to be configured as they were at its end.
 
     Raises:

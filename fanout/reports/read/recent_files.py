@@ -78,7 +78,7 @@ class Span:
 
 
 def recent_files(files: LogFiles, *, since_us: int, reference: str | None) -> tuple[LogFiles, tuple[LogCut, ...]]:
-    """Return the files that a report on a window needs, and where the logs begin that are not read whole.
+    """Return the files that a report on a window needs, and the begin of each log that is not read whole.
 
     The window is by the clock of the reference that is asked for, else of the primaries, else of the taps, else of any
     node. A log that ends before the newest of theirs is read back as far again: its clock may be slow. With a
@@ -151,7 +151,7 @@ def _timekeepers(roles: Mapping[str, str], *, reference: str | None) -> list[str
 
 
 def cut_of(node: str, taken: Mapping[Segment, Span]) -> LogCut:
-    """Return where a log begins of which these segments are read."""
+    """Return the begin of a log of which these segments are read."""
     first = min(taken)
     processes: dict[int, list[Span]] = defaultdict(list)
     for (epoch, _), span in taken.items():

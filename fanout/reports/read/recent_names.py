@@ -99,7 +99,7 @@ def _below(spark: SparkSession, uri: str) -> list[str]:
 
 
 def _cuts(spark: SparkSession, files: LogFiles) -> tuple[LogCut, ...]:
-    """Return where the rows of these files begin, by node."""
+    """Return the begin of the rows in these files, by node."""
     if not files.updates and not files.events:
         return ()
     tables = read_tables(spark, files)

@@ -1,4 +1,4 @@
-"""The values that say what a completeness report compares with what.
+"""Values of the two sides that a completeness report compares.
 
 * a *group* holds the links of reference nodes that speak of the same primary, its sources, and has one basis;
 * a *target* is a selector of a link that is compared with its group.
@@ -105,7 +105,7 @@ class AskedWindow:
         return first_us < self.until_us and last_us >= self.since_us
 
     def meets_gap(self, gap: GapRecord, *, margin_us: int) -> bool:
-        """Return whether what a gap lost may be of the window, where clocks and times under way differ by a margin."""
+        """Return True if rows lost in a gap may belong to the window; clocks and times under way differ by a margin."""
         first_us = -NEVER_US if gap.first_us is None else gap.first_us
         return self.meets(first_us - margin_us, gap.last_us + margin_us)
 
@@ -178,7 +178,7 @@ class Target:
     offset_us: int = 0
     """Time to subtract from a time by the node's clock to get one by its group's."""
     behind_us: int = 0
-    """By how much the node's log ends before `covered_until_us`, without a stop that would say why; 0 when it does not.
+    """Time by which the node's log ends before `covered_until_us` without a stop; 0 if it does not.
 
     Later updates may be in a part of the log that is not here yet: they are pending, or in a gap without end."""
     silent_after_us: int = NEVER_US
@@ -224,7 +224,7 @@ class Scope:
         return [(*source, group.id) for group in self.groups for source in group.sources]
 
     def tolerance_us(self, target: Target) -> int:
-        """Return how far apart two nodes may log one update: nothing for one that was stamped."""
+        """Return the greatest distance of two nodes' times of one update: 0 for a stamped one."""
         return self.settle_us if self.groups[target.group].basis == "unstamped" else 0
 
     def targets_of(self, basis: Basis) -> tuple[Target, ...]:

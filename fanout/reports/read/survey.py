@@ -247,7 +247,7 @@ class Survey:
         return found
 
     def begins_us(self, node: str) -> int | None:
-        """Return when what is left of a log without its beginning begins, by its clock; None for a whole log."""
+        """Return the first time in a log without its beginning, by its clock; None for a whole log."""
         return max((hole.last_us for hole in self.begins if hole.node == node), default=None)
 
     def stopped_us(self, node: str) -> int | None:

@@ -310,7 +310,7 @@ def next_steps(report: Report, summary: Summary) -> list[str]:
 
 
 def _why_unknown(report: Report, summary: Summary) -> dict[str, str]:
-    """Return why of updates nobody can tell whether they came, and what to do about each."""
+    """Return the reasons for unknown updates, and what to do about each."""
     unknown = {node.node for node in summary.nodes if node.unknown}
     logs = {log.node: log for log in report.logs if log.node in unknown}
     found: dict[str, list[str]] = {"end": [], "gap": [], "equal": []}

@@ -40,7 +40,7 @@ class _ValueOf(NamedTuple):
 
 
 def lacking_said(topic: findings.StalledTopic) -> str:
-    """Return how many updates came elsewhere since: at least, where no stamp tells the first of them."""
+    """Return the number of updates that came elsewhere since; at least, if no stamp tells the first of them."""
     return (f"≥{NBSP}" if topic.basis == "unstamped" else "") + count(topic.lacking)
 
 

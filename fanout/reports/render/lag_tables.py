@@ -28,7 +28,7 @@ __all__ = ["attempts", "clocks", "heartbeat", "hops", "logs", "propagation", "re
 
 
 def _clock(clock: document.ClockDifference) -> str:
-    """Return in words how far a clock is from the one that stamped, or how far at most or at least."""
+    """Return in words the difference of a clock from the stamping one, or its bound."""
     if clock.at_least_us is not None and clock.at_least_us <= 0 <= clock.at_most_us:
         return "no difference seen"
     known_us = clock.at_most_us if clock.estimate_us is None else clock.estimate_us

@@ -40,7 +40,7 @@ STYLE: Final = files("fanout.reports.render").joinpath("page.css").read_text(enc
 _FOLDED = frozenset({"logs", "attempts", "missing", "members"})
 """Tables that are closed until asked for."""
 _ROWS_OPEN_MAX: Final = 60
-"""Rows of a table that are shown below what is above it; of more the reader has to ask for them."""
+"""Maximum rows of an open table; a longer one is closed until the reader opens it."""
 _BEHIND_CHART = frozenset({"prefixes"})
 """Tables that say no more than their chart, if there is one."""
 _CONTENTS_MIN: Final = 10
@@ -152,7 +152,7 @@ def _contents(tables: list[Table]) -> str:
 
 
 def _folded_chart(report: Report, key: str) -> str:
-    """Return what is drawn above a table of a page on which the pictures of time stand above all tables."""
+    """Return the chart above a table, on a page with the pictures of time above all tables."""
     match key:
         case "over-time":
             return ""
@@ -162,7 +162,7 @@ def _folded_chart(report: Report, key: str) -> str:
 
 
 def _chart(report: Report, key: str) -> str:
-    """Return what is drawn above a table; an empty string for most."""
+    """Return the chart above a table; an empty string for most."""
     match key:
         case "over-time":
             return _complete_over_time(report)
@@ -216,7 +216,7 @@ def _class(column: Head, cell: Cell | None = None) -> str:
 
 
 def _legend(names: list[tuple[str, str]], *, lines: bool = False) -> str:
-    """Return what the colours of a chart mean, each with a piece of its bars or lines."""
+    """Return the legend of a chart: each colour with a piece of its bars or lines."""
     width, height = (18, 8) if lines else (11, 11)
     mark = '<path class="line {}" d="M1 4h16"/>' if lines else '<rect class="{}" width="11" height="11"/>'
     entries = "".join(

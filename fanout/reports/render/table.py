@@ -129,7 +129,7 @@ def delay(name: str, get: Callable[[Entry], int | None], tone: Tone = "", *, opt
 
 
 def accuracy_cell(uncertain_us: int | None) -> Cell:
-    """Return to how much a time is right, in either direction; without the difference of the clocks nobody knows."""
+    """Return the uncertainty of a time in either direction; unknown without the difference of the clocks."""
     return Cell(f"not{NBSP}known", "fair") if uncertain_us is None else Cell(f"±{NBSP}{duration(uncertain_us)}", "dim")
 
 

@@ -31,7 +31,7 @@ def is_uri(place: object) -> bool:
 
 @contextmanager
 def uri_errors(doing: str, *, hint: str) -> Iterator[None]:
-    """Turn what Spark says of a URI that it has no file system for, or may not use, into an error of ours."""
+    """Turn Spark's error about a URI without a file system, or without access, into an error of ours."""
     try:
         yield
     except SPARK_ERRORS as error:

@@ -28,8 +28,8 @@ def judge(
     """Return whether every selector's shares of updates and of final values reach a threshold.
 
     Unknown updates count against a share, since nothing proves them. So do updates that the reference's log is known to
-    lack, or has without a stamp. A selector that never held everything fails. Secondaries that are compared with
-    nothing but one another fail, since a topic that none of them may read is missing at none of them.
+    lack, or has without a stamp. A selector that never held everything fails. Secondaries that are compared only with
+    one another fail, because a topic that none of them may read is missing at none of them.
 
     Args:
         targets: The selectors.

@@ -179,7 +179,7 @@ def _shares(targets: Sequence[TargetReport]) -> tuple[float | None, float | None
 
 
 def _prefixes(node: str, report: Report, *, missing: int) -> tuple[PrefixMissing, ...]:
-    """Return where all is that a node lacks: by prefix, or by topic where no prefixes were asked for."""
+    """Return the place of everything that a node lacks: prefixes, or topics if no prefixes were requested."""
     hidden: Counter[str] = Counter()
     for branch in report.hidden_branches:
         if branch.node == node:

@@ -33,7 +33,7 @@ _FIFTH = 5
 _LAG_LEAST_US = 50_000
 """A p99 that differs by no more is as before."""
 _CHANCE_SIGMAS = 2.576
-"""Points of time lie apart when chance alone would part them so far once in a hundred times."""
+"""Level of significance: points of time differ if chance alone would part them so far once in a hundred times."""
 _WINDOWS_MIN = 4
 """A window with fewer points of time is not halved."""
 _WORST_FIRST: tuple[Direction, ...] = ("worse", "same", "better")

@@ -1,7 +1,7 @@
 """The file of the trend: a line of JSON for each report, which later reports are compared with.
 
-Owns what counts as such a file and what stays in it; the file is written anew with each report. It is somebody's file:
-nothing in it is trusted, and one that another program wrote is refused before anything is written.
+Owns the form of the file and the choice of lines that stay; the file is written anew with each report. It is somebody's
+file: nothing in it is trusted, and one that another program wrote is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HINT: Final = "Give --trend a file of its own; where it is damaged, move it awa
 def read_trend(path: Path) -> tuple[PastReport, ...]:
     """Return the reports in a file, in the order of their lines; none where there is no file yet.
 
-    A last line without its end is what a copy or a full disk left of a line, and is passed over.
+    A last line without its end, left by a copy or a full disk, is ignored.
 
     Raises:
         ReportError: It cannot be read, or another program wrote it.
