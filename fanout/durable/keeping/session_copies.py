@@ -390,7 +390,7 @@ class _Places:
         return self._recent.stray_number
 
     def of_step(self, step: _Step) -> tuple[tuple[str, Place], ...] | None:
-        """Return the place at which sessions at QoS 1 go on that have acknowledged a log up to a position."""
+        """Return the place at which sessions at QoS 1 go on, given their acknowledged position in the log."""
         if step not in self._steps:
             log, completed = step
             left = (message for _, message in log.messages_from(completed)) if completed < log.end else ()

@@ -129,7 +129,8 @@ class ClaimAnswer(NamedTuple):
     epoch: Epoch
     """Since when."""
     prevails: bool
-    """True if the claimed session ends. Otherwise it goes on as a later one: the other one, a stranger's, has ended."""
+    """True if the claimed session ends. Otherwise the other one, a stranger's, has ended, and the claimed one goes on.
+    """
 
 
 class TakeQuestion(NamedTuple):

@@ -181,7 +181,8 @@ class Reply(enum.StrEnum):
     BUSY = "busy"
     """The session is arriving there, or about to go on there from the copy of a dead member's."""
     KEPT = "kept"
-    """It keeps a copy of the session, which the member of the epoch has; so nobody begins one while that is silent."""
+    """It keeps a copy of the session of the epoch's member. While that member is silent, nobody begins a new session.
+    """
     LOST = "lost"
     """It was to go on with the session, and could not; the epoch is the newest that it knows of."""
 
