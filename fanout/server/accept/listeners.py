@@ -64,8 +64,7 @@ class Listeners:
         """
         try:
             for config in listeners:
-                for bound in await self._bind(config, backlog=None):
-                    bound.close()
+                _close(await self._bind(config, backlog=None))
         finally:
             self.close()
 
@@ -150,22 +149,23 @@ class Listeners:
             if shared is not None:
                 shared.claim(listening)
 
+        bound: list[socket.socket] = []
         try:
             if address.scheme == "unix":
                 return [self._bind_unix(Path(address.host))]
             bound = await open_listening_sockets(address.host, address.port, backlog=backlog, prepare=prepare)
+            if shared is None or not shared.has_stranger(bound):
+                return bound
         except OSError as error:
+            _close(bound)
             what = "path" if address.scheme == "unix" else "port"
             key = "server.listen or [[server.listener]]"
             raise ListenError.of(error, address=str(address), key=key, what=what) from error
-        if shared is not None and shared.has_stranger(bound):
-            for one in bound:
-                one.close()
-            raise ListenError(
-                f"cannot listen on {address}: a process that is no member of this pool shares the port",
-                hint="Stop it, choose another port in server.listen or [[server.listener]], or add it to pool.peers",
-            )
-        return bound
+        _close(bound)
+        raise ListenError(
+            f"cannot listen on {address}: a process that is no member of this pool shares the port",
+            hint="Stop it, choose another port in server.listen or [[server.listener]], or add it to pool.peers",
+        )
 
     async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], server: AcceptingServer) -> None:
         address = config.address
@@ -179,8 +179,7 @@ class Listeners:
                 self._servers.append((config, opened))
                 del left[0]
         finally:
-            for one in left:
-                one.close()
+            _close(left)
         if tls is not None:
             self._tls[config] = tls
 
@@ -201,6 +200,11 @@ class Listeners:
             raise
         bound.setblocking(False)
         return bound
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
 
 
 def _log_failure(server: AcceptingServer, error: OSError) -> None:

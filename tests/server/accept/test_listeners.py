@@ -14,6 +14,7 @@ from bench.processes import free_port
 from fanout.config import Address, ListenerConfig, PoolConfig
 from fanout.errors import ListenError
 from fanout.mqtt.packets import Connect, encode
+from fanout.server.accept import shared_port
 from fanout.server.accept.listeners import Listeners
 from tests.server.conftest import StartNode
 from tests.server.node_in_memory import NodeInMemory
@@ -167,6 +168,21 @@ async def test_only_members_of_one_pool_share_a_port() -> None:
     with pytest.raises(ListenError):
         await first.open(shared, server)
     stranger.close()
+
+
+async def test_a_port_is_free_again_if_its_processes_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while no descriptor is left: the port is not opened now, which does not end the node."""
+    port = free_port()
+    shared = [ListenerConfig(address=Address("mqtt", "127.0.0.1", port), share_port=True)]
+    listeners, server = Listeners(pool_of(1, 2)), NodeInMemory().server
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_port, "_CLAIMS", Path("/nowhere"))
+        with pytest.raises(ListenError, match="no such file"):
+            await listeners.open(shared, server)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+    await listeners.open(shared, server)
+    listeners.close()
 
 
 async def test_a_program_that_shares_its_port_with_anybody_is_a_stranger() -> None:
