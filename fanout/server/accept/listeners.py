@@ -51,7 +51,8 @@ class Listeners:
         """
         try:
             for config in listeners:
-                await self._serve(config, await self._bind(config), server)
+                tls = _tls_of(config)
+                self._serve(config, await self._bind(config), server, tls=tls)
         except BaseException:
             self.close()
             raise
@@ -87,14 +88,17 @@ class Listeners:
         """
         closed = [config for config, _ in self._servers if config not in listeners]
         wanted = [config for config in listeners if config not in [each for each, _ in self._servers]]
+        # Files are read before anything is closed: those of the closed ones may be gone by now.
+        tls = {config: _tls_of(config) for config in wanted}
+        tls |= {config: self._tls.get(config) for config in closed}
         self._close_all(closed)
         try:
             for config in wanted:
-                await self._serve(config, await self._bind(config), server)
+                self._serve(config, await self._bind(config), server, tls=tls[config])
         except ListenError:
             self._close_all(wanted)
             for config in dict.fromkeys(closed):
-                await self._serve(config, await self._bind(config), server)
+                self._serve(config, await self._bind(config), server, tls=tls[config])
             raise
 
     def _close_all(self, configs: Sequence[ListenerConfig]) -> None:
@@ -167,19 +171,17 @@ class Listeners:
             hint="Stop it, choose another port in server.listen or [[server.listener]], or add it to pool.peers",
         )
 
-    async def _serve(self, config: ListenerConfig, bound: Sequence[socket.socket], server: AcceptingServer) -> None:
-        address = config.address
-        left = list(bound)
-        try:
-            tls = ListenerTls(config) if address.has_tls else None
-            listener = ListenerContext(config, tls, server, self._pending)
-            take = partial(accept_connection, listener)
-            while left:
-                opened = Acceptor(left[0], take, failed=partial(_log_failure, server))
-                self._servers.append((config, opened))
-                del left[0]
-        finally:
-            _close(left)
+    def _serve(
+        self,
+        config: ListenerConfig,
+        bound: Iterable[socket.socket],
+        server: AcceptingServer,
+        *,
+        tls: ListenerTls | None,
+    ) -> None:
+        take = partial(accept_connection, ListenerContext(config, tls, server, self._pending))
+        for one in bound:
+            self._servers.append((config, Acceptor(one, take, failed=partial(_log_failure, server))))
         if tls is not None:
             self._tls[config] = tls
 
@@ -200,6 +202,10 @@ class Listeners:
             raise
         bound.setblocking(False)
         return bound
+
+
+def _tls_of(config: ListenerConfig) -> ListenerTls | None:
+    return ListenerTls(config) if config.address.has_tls else None
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import gc
 import ssl
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench.processes import free_port
 from fanout.config import Address, ListenerConfig
 from fanout.errors import ListenError
 from fanout.mqtt.packets import Connack, Connect, Pingreq, Pingresp, Publish, encode
@@ -268,6 +270,24 @@ async def test_failed_reload_changes_nothing(start_node: StartNode, authority: A
     async with await connect(node, client_context(authority)) as client:
         client.send(Pingreq())
         assert await client.receive() == Pingresp()
+
+
+async def test_a_listener_that_cannot_be_changed_stays_though_its_files_are_gone(
+    start_node: StartNode, authority: Authority, tmp_path: Path
+) -> None:
+    """A reload with a wrong path changes nothing, also if the former certificate was moved away already."""
+    before = listener(authority, address=Address("mqtts", "127.0.0.1", free_port()))
+    node = await start_node(listen=(), listener_tables=(before,))
+    context = client_context(authority)
+    (tmp_path / "server.pem").unlink()
+    wrong = replace(before, certificate_file=tmp_path / "misspelt.pem")
+    taken = replace(before, address=Address("mqtt", "192.0.2.1", 1883))
+    for changed in (wrong, taken):
+        with pytest.raises(ListenError):
+            await node.server.change(replace(node.config, listener_tables=(changed,)))
+        async with await connect(node, context) as client:
+            client.send(Pingreq())
+            assert await client.receive() == Pingresp()
 
 
 def _remove(directory: Path) -> None:
