@@ -226,7 +226,7 @@ def test_events_and_messages_come_by_a_stream(browser: Browser, node: StandInNod
         for state in ("stalled", "live"):
             topics.loop.call_soon_threadsafe(partial(topics.browser.note, "state", link="plant", state=state))
         wait_for(browser, "document.querySelectorAll('tbody tr').length === 3")
-        assert browser.ask("document.querySelector('tbody').innerText.includes('heartbeats do not come back')")
+        assert browser.ask("document.querySelector('tbody').innerText.includes('is stalled')")
         browser.requested.clear()
 
         def note_many() -> None:
@@ -252,6 +252,25 @@ def test_a_client_is_shown_with_its_subscriptions_and_kicked(browser: Browser, n
         browser.ask(f"{button}.click()")
         wait_for(browser, text_has("The connection is ended"))
         assert node.kicked == [("app-1", False)]
+
+
+def test_long_names_do_not_make_a_page_wider(browser: Browser, node: StandInNode) -> None:
+    """A client or topic that is shown, with the table of its readers, fits a telephone: names break anywhere."""
+    width = 360
+    with serving(node) as url:
+        browser.show(f"{url}/#clients", width=width)
+        wait_for(browser, "document.querySelector('td button')")
+        browser.ask("document.querySelector('td button').click()")
+        wait_for(browser, "document.querySelector('section[aria-label=Client] h2')")
+        browser.ask("document.querySelector('section[aria-label=Client] h2').textContent = 'x'.repeat(300)")
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        browser.show("about:blank", width=width)
+        browser.show(f"{url}/#topics", width=width)
+        part = "document.querySelector('.split > :last-child')"
+        wait_for(browser, part)
+        row = f"<p>{'x' * 300}</p><div class=wide><table><th>{'x' * 300}</table></div>"
+        browser.ask(f"{part}.insertAdjacentHTML('beforeend', {json.dumps(row)})")
+        assert browser.ask("document.documentElement.scrollWidth") <= width
 
 
 def test_the_busiest_branch_is_shown_with_who_reads_it(

@@ -146,10 +146,10 @@ async def test_a_member_that_is_away_is_an_event(tmp_path: Path, monkeypatch: py
         reason = "edge-1 is not reachable: nothing answers there, or TLS does not accept the other side"
         await wait_until(lambda: f"In the pool: {reason}" in texts(), what=lambda: str(texts()))
         await pool.start(1)
-        await wait_until(lambda: f"In the pool it is over that {reason}" in texts())
+        await wait_until(lambda: f"In the pool, no longer: {reason}" in texts())
         noted = [text for text in reversed(texts()) if text.endswith(reason)]
         assert set(noted[::2]) == {f"In the pool: {reason}"}
-        assert set(noted[1::2]) == {f"In the pool it is over that {reason}"}
+        assert set(noted[1::2]) == {f"In the pool, no longer: {reason}"}
         for node in pool.nodes:
             assert not [
                 one.text for one in node.browser.events(before=None, limit=100).events if "says nothing" in one.text

@@ -23,6 +23,8 @@ _NAME_MAX: Final = 60
 _PING_S: Final = 15.0
 _QUIET: Final = frozenset({"heartbeat"})
 """Kinds of events that tell nothing new."""
+_TOLD: Final = frozenset({"audit ended", "replica torn down", "snapshot complete"})
+"""Warnings of links that tell nothing beyond the event of the same moment."""
 _STATES: Final = {
     "connecting": "connects to the primary",
     "snapshot": "takes the retained values",
@@ -30,7 +32,7 @@ _STATES: Final = {
     "live": "is live",
     "resuming": "resumes its session and takes the messages that waited for it",
     "verifying": "compares its values with the primary",
-    "stalled": "is stalled: heartbeats do not come back",
+    "stalled": "is stalled",
     "tearing_down": "removes its values",
     "stale": "serves stale values",
     "down": "is down",
@@ -56,7 +58,7 @@ class NodeEvents:
 
     def add(self, kind: str, *, link: str = "", state: str = "", selector: str = "", detail: str = "") -> None:
         """Remember an event; arguments as in the replication log."""
-        if kind in _QUIET:
+        if kind in _QUIET or (kind == "alarm" and _facts(detail).get("message") in _TOLD):
             return
         self._number += 1
         text = sentence(kind, link=link, state=state, selector=selector, detail=detail)
@@ -154,7 +156,7 @@ def sentence(kind: str, *, link: str, state: str, selector: str, detail: str) ->
         case "pool_alarm":
             return f"In the pool: {detail}"
         case "pool_over":
-            return f"In the pool it is over that {detail}"
+            return f"In the pool, no longer: {detail}"
         case "clients_slow":
             return f"{_clients(facts)} slowly: messages wait, at QoS 0 the newest of each topic; see Clients"
         case "clients_caught_up":

@@ -87,6 +87,8 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
     browser.note("start")
     browser.note("state", link="plant", state="live")
     browser.note("heartbeat", link="plant")
+    browser.note("state", link="plant", state="stalled", detail="heartbeats do not come back")
+    browser.note("alarm", link="plant", detail=json.dumps({"message": "audit ended", "reason": "sample"}))
     audit = {"checked": 1000, "changed": 2, "removed": 1, "kept": 0}
     browser.note("audit", link="plant", detail='{"checked": 10')  # the log cuts long details
     browser.note("audit", link="plant", detail=json.dumps(audit))
@@ -105,6 +107,7 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
     assert texts == [
         "The node started",
         "Link plant is live",
+        "Link plant is stalled: heartbeats do not come back",
         'Audit: {"checked": 10',
         "Link plant was compared with the primary, 1,000 topics: 2 repaired, 1 removed, 0 kept without confirmation",
         "Link plant was compared with the primary, 1 topic: all equal",
@@ -112,7 +115,7 @@ def test_events_are_sentences(runner: CliRunner, topics: Node) -> None:
         "1 session came from another member of the pool and 2 sessions went to another member of the pool",
         "Link plant skipped 1 message: topic too long",
     ]
-    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()] == [8]
+    assert [json.loads(line)["id"] for line in followed.stdout.splitlines()] == [9]
 
 
 def test_top_shows_links_topics_and_clients(runner: CliRunner, topics: Node) -> None:
