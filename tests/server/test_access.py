@@ -377,6 +377,38 @@ async def test_rules_that_were_replaced_meanwhile_count(
         assert await client.expect(Suback) == Suback(1, (0x87, 0))
 
 
+async def test_rules_that_were_replaced_meanwhile_count_for_remembered_answers(
+    start_guarded: StartGuarded, gates: list[Gate], service: Service
+) -> None:
+    """A subscription that the hook allowed before waits for another one of its packet, and for the rules of then."""
+    http = {"url": service.url, "actions": ["subscribe"]}
+    node = await start_guarded(http=http)
+    async with await RawClient.connect(node.port, "c") as client:
+        assert (await client.subscribe(b"a")).reason_codes == (0,)
+        service.open.clear()
+        client.send(Subscribe(2, (Subscription(b"a", 0), Subscription(b"b", 0))))
+        await wait_until(lambda: len(service.asked) == 2, what="the second question")
+        gates[0].replace(access_config(http=http, rule=[{"allow": "read", "filter": "b"}]), passwords=None)
+        await node.server.lifecycles.check_again()
+        service.open.set()
+        assert await client.expect(Suback) == Suback(2, (0x87, 0))
+
+
+async def test_subscriptions_of_one_client_do_not_fill_the_queue_of_the_hook(
+    start_guarded: StartGuarded, service: Service
+) -> None:
+    """As many as messages are asked about at a time; another client finds room meanwhile."""
+    node = await start_guarded(http={"url": service.url, "actions": ["subscribe"], "queue_max": 1, "timeout_s": 30})
+    service.open.clear()
+    async with await RawClient.connect(node.port, "many") as many, await RawClient.connect(node.port, "one") as one:
+        many.send(Subscribe(1, tuple(Subscription(b"t/%d" % number, 0) for number in range(100))))
+        await wait_until(lambda: len(service.asked) == 32, what="the first questions")
+        one.send(Subscribe(1, (Subscription(b"t", 0),)))
+        service.open.set()
+        assert await one.expect(Suback) == Suback(1, (0,))
+        assert await many.expect(Suback) == Suback(1, (0,) * 100)
+
+
 async def test_messages_wait_for_the_hook_in_order(start_guarded: StartGuarded, service: Service) -> None:
     """More topics than are asked about at a time, allowed ones before and behind; verdicts come in order."""
     node = await start_guarded(

@@ -30,7 +30,8 @@ from fanout.server.session.wills import WillMessage
 __all__ = ["AuthorizationFlow", "Claim", "SessionUser", "claim_of"]
 
 ASKED_MAX: Final = 32
-"""Limit of concurrent requests to the HTTP hook for messages of one client, so that it alone cannot fill the queue."""
+"""Limit of concurrent requests to the HTTP hook for messages of one client, or for its subscriptions, so that it alone
+cannot fill the queue."""
 
 _Decision: TypeAlias = bool | asyncio.Future[bool]
 
@@ -209,39 +210,55 @@ class AuthorizationFlow:
             then({})
             return
         refused: dict[int, ReasonCode] = {}
-        waiting: dict[int, asyncio.Future[bool]] = {}
-        for index, subscription in enumerate(packet.subscriptions):
-            if index >= self._context.config.subscriptions_max:
-                refused[index] = ReasonCode.QUOTA_EXCEEDED
-                self._counters.limits_reached[Limit.SUBSCRIPTIONS] += 1
-                continue
-            try:
-                allowed = access.may_subscribe(subscription.topic_filter)
-            except ProtocolError:
-                continue  # the registry has the Reason Code for it
-            if isinstance(allowed, asyncio.Future):
-                waiting[index] = allowed
-            elif not allowed:
-                refused[index] = ReasonCode.NOT_AUTHORIZED
-                self._log_refused(session, access, subscription.topic_filter)
+        left = iter(enumerate(packet.subscriptions))
+        has_waited = False
 
-        def decided() -> None:
+        def go_on() -> None:
+            """Decide on further ones, up to the one at which the limit of requests to the hook is reached."""
+            nonlocal has_waited
+            waiting: dict[int, asyncio.Future[bool]] = {}
+            for index, subscription in left:
+                if index >= self._context.config.subscriptions_max:
+                    refused[index] = ReasonCode.QUOTA_EXCEEDED
+                    self._counters.limits_reached[Limit.SUBSCRIPTIONS] += 1
+                    continue
+                try:
+                    allowed = access.may_subscribe(subscription.topic_filter)
+                except ProtocolError:
+                    continue  # the registry has the Reason Code for it
+                if isinstance(allowed, asyncio.Future):
+                    waiting[index] = allowed
+                    if len(waiting) == ASKED_MAX:
+                        break
+                elif not allowed:
+                    refuse(index)
+            if waiting:
+                if not has_waited:
+                    has_waited = True
+                    connection.suspend()
+                _when_all(waiting.values(), partial(decided, waiting))
+            elif has_waited:
+                for index in range(len(packet.subscriptions)):  # the rules may have been replaced meanwhile
+                    if index not in refused and _is_denied(access, packet.subscriptions[index].topic_filter):
+                        refuse(index)
+                then(refused)
+                connection.resume()
+            else:
+                then(refused)
+
+        def decided(waiting: Mapping[int, asyncio.Future[bool]]) -> None:
             if connection.session is not session:
                 return
             for index, decision in waiting.items():
-                topic_filter = packet.subscriptions[index].topic_filter
-                # The rules may have been replaced meanwhile.
-                if not decision.result() or access.explain(topic_filter) is not None:
-                    refused[index] = ReasonCode.NOT_AUTHORIZED
-                    self._log_refused(session, access, topic_filter)
-            then(refused)
-            connection.resume()
+                if not decision.result():
+                    refuse(index)
+            go_on()
 
-        if not waiting:
-            then(refused)
-            return
-        connection.suspend()
-        _when_all(waiting.values(), decided)
+        def refuse(index: int) -> None:
+            refused[index] = ReasonCode.NOT_AUTHORIZED
+            self._log_refused(session, access, packet.subscriptions[index].topic_filter)
+
+        go_on()
 
     def _log_refused(self, session: Session, access: Access, topic_filter: bytes) -> None:
         denied = access.explain(topic_filter)
@@ -332,6 +349,14 @@ class AuthorizationFlow:
 
 def _may_publish_will(access: Access, will: WillMessage | None) -> _Decision:
     return True if will is None or access.may_publish_all else access.may_publish(will.row[0])
+
+
+def _is_denied(access: Access, topic_filter: bytes) -> bool:
+    """Return whether the rules refuse a subscription; the registry has the Reason Code of one without a legal form."""
+    try:
+        return access.explain(topic_filter) is not None
+    except ProtocolError:
+        return False
 
 
 def _decide(access: Access, rows: list[PublishRow]) -> list[_Decision]:
