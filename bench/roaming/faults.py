@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
 import httpx
 
@@ -65,19 +64,20 @@ class PoolFigures:
 class Faults:
     """Injects faults into the members of a pool, one at a time."""
 
-    def __init__(self, servers: Servers, kinds: Sequence[str], *, draw: random.Random) -> None:
+    def __init__(self, servers: Servers, kinds: Sequence[str], *, sessions: int, draw: random.Random) -> None:
         """Prepare.
 
         Args:
             servers: The pool.
             kinds: Of `FAULTS`.
+            sessions: Number of durable sessions in the pool.
             draw: Decides all.
         """
         self.counts: Counter[str] = Counter()
         """Faults by kind."""
         self.figures = PoolFigures()
         """Counters of the members."""
-        self._servers, self._kinds, self._draw = servers, kinds, draw
+        self._servers, self._kinds, self._sessions, self._draw = servers, kinds, sessions, draw
 
     async def inject(self, ended: asyncio.Event) -> None:
         """Inject one fault after another until `ended`; between two, every member is ready, and every session copied.
@@ -148,36 +148,39 @@ class Faults:
             await asyncio.to_thread(paths.heal)
 
     async def _wait_whole(self) -> None:
-        """Wait until another member has a usable copy of each session: one fault at a time must take none."""
+        """Wait until each session is at a member, and another one has a usable copy: one fault at a time takes none."""
         members = self._servers.members
         for each in members:
             await asyncio.to_thread(each.wait_ready, deadline_s=_READY_S)
-        await wait_copied(members, deadline_s=_READY_S)
+        await wait_copied(members, sessions=self._sessions, deadline_s=_READY_S)
         await self.look()
 
 
-async def wait_copied(members: Sequence[Node], *, deadline_s: float) -> None:
-    """Wait until each of the members of a pool hears all, and others keep copies of all of its sessions.
+async def wait_copied(members: Sequence[Node], *, sessions: int, deadline_s: float) -> None:
+    """Wait until the members of a pool hear each other, have all sessions, and keep copies of them for each other.
+
+    Args:
+        members: All members.
+        sessions: Number of sessions; those of a dead member that have not gone on yet are at none.
+        deadline_s: Longest time to wait, in seconds.
 
     Raises:
-        TimeoutError: This takes longer than `deadline_s`.
+        TimeoutError: This takes longer.
     """
-    end = time.monotonic() + deadline_s
-    for each in members:
-        await asyncio.to_thread(
-            wait_for,
-            partial(_has_copies, each, len(members)),
-            what=f"copies of all sessions of {each.name}",
-            deadline_s=max(0.0, end - time.monotonic()),
-        )
+
+    def is_whole() -> bool:
+        figures = [member.get("/v1/status").json() for member in members]
+        are_copied = all(_has_copies(each, len(members)) for each in figures)
+        return are_copied and sum(each["server"]["sessions"] for each in figures) >= sessions
+
+    await asyncio.to_thread(wait_for, is_whole, what="a copy of each session", deadline_s=deadline_s)
 
 
-def _has_copies(member: Node, members: int) -> bool:
+def _has_copies(status: Any, members: int) -> bool:
     """Return whether a member hears so many, itself included, and others keep copies of all of its sessions."""
-    status = member.get("/v1/status").json()
-    sessions, pool = status["server"]["sessions"], status["pool"]
+    pool = status["pool"]
     return bool(
-        sessions <= pool["sessions_copied"]
+        status["server"]["sessions"] <= pool["sessions_copied"]
         and pool["copies_oldest_unconfirmed_seconds"] < 1.0
         and pool["members_reachable"] == members
         and not pool["fenced"]

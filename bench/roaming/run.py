@@ -110,7 +110,9 @@ async def run_seed(plan: Plan, *, keep: Path | None = None) -> Outcome:
         draw = random.Random(f"{plan.seed} clients")
         figures = Figures()
         clients = _clients(plan, servers.balancer.port, draw, figures)
-        faults = Faults(servers, plan.faults, draw=random.Random(f"{plan.seed} faults"))
+        faults = Faults(
+            servers, plan.faults, sessions=plan.clients + plan.long_queues, draw=random.Random(f"{plan.seed} faults")
+        )
         began = time.monotonic()
         try:
             for client in clients:

@@ -121,14 +121,14 @@ async def _run(plan: Plan, servers: Servers, *, ports: Sequence[int]) -> Run:
     try:
         # Connections of those that are there come first, so that what the others add is their sessions alone.
         await crowd.bring(there, deadline_s=_RETURNED_S)
-        await _wait_copied(plan, members)
+        await _wait_copied(plan, members, sessions=len(there))
         empty = _resident(members)
         for first in range(0, len(away), _AT_MOST):
             some = away[first : first + _AT_MOST]
             await crowd.bring(some, deadline_s=_RETURNED_S)
             for client in some:
                 client.go()
-        await _wait_copied(plan, members)
+        await _wait_copied(plan, members, sessions=plan.sessions)
         settled = _resident(members)
         for client in crowd.clients:
             client.present = client.absent = 0
@@ -188,10 +188,10 @@ async def _wait(task: asyncio.Task[None]) -> None:
     await task
 
 
-async def _wait_copied(plan: Plan, members: list[Node]) -> None:
+async def _wait_copied(plan: Plan, members: list[Node], *, sessions: int) -> None:
     """Wait until all sessions have copies, where they get some, and the members are quiet."""
     if plan.has_copies:
-        await wait_copied(members, deadline_s=_COPIED_S)
+        await wait_copied(members, sessions=sessions, deadline_s=_COPIED_S)
     await asyncio.sleep(_QUIET_S)
 
 
