@@ -73,7 +73,7 @@ class Fence:
             "durable sessions fenced",
             reason=reason,
             disconnected=connections,
-            hint="Others may take this node for dead; see to its ways to the other members and to the primary",
+            hint="Others may take this node for dead; check its network to the other members and to the primary",
         )
 
     async def _settle(self) -> None:

@@ -157,14 +157,13 @@ class LinkTls:
         if isinstance(error, TimeoutError):
             return (
                 f"there was no answer to the handshake within {self.config.connect_timeout_s:g} s",
-                "A listener without TLS does so: check that the port is that of one with TLS",
+                "Check that the port is that of a listener with TLS",
             )
         if isinstance(error, ssl.SSLEOFError | ConnectionError):
             return (
                 "the connection was closed in the handshake",
-                "A listener without TLS does so: check that the port is that of one with TLS; one that wants a "
-                "certificate does, too: set client_certificate_file and client_key_file; else the primary's log "
-                "says why",
+                "Check that the port is that of a listener with TLS. If it wants a certificate, set "
+                "client_certificate_file and client_key_file; else the primary's log says why",
             )
         return reason.lower().replace("_", " ") or str(error), "The primary's log may say why"
 

@@ -98,6 +98,6 @@ async def _audit(link: Link, repair: Repair, *, logger: FilteringBoundLogger) ->
         removed=report.removed,
         unconfirmed=report.kept,
         failure=report.failure,
-        hint="Values were lost on the way to a member, another one if nothing was changed here: fanout pool compare",
+        hint="Values were lost on the way to this member, or to another if nothing changed here: fanout pool compare",
     )
     return True

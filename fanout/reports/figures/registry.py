@@ -25,9 +25,9 @@ __all__ = ["REPORTS", "ReportKind", "Section"]
 
 _SNAPSHOTS_BASIS: Final = "The links' own events, each by its node's clock; no reference is needed."
 _LAG_BASIS: Final = (
-    "Propagation times run from an update's stamp to its logging at the node, by two clocks; their difference is taken "
-    "out where heartbeats bound it, and else it is in them. Updates without a stamp have none. Round trips are those "
-    "of the links' heartbeats, by one clock. No reference is needed."
+    "Propagation times run from an update's stamp to its logging at the node, by two clocks; their difference is "
+    "removed where heartbeats bound it, and included otherwise. Updates without a stamp have none. Round trips are "
+    "those of the links' heartbeats, by one clock. No reference is needed."
 )
 
 

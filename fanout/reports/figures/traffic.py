@@ -28,8 +28,7 @@ def basis_statement(reference: Reference) -> str:
         return f"Counted is what was published at {reference.name}, by its own log."
     if reference.kind == "union":
         return (
-            "Counted is, for each topic and publishing node, what the node that saw most of it logged: at least "
-            "as much was published."
+            "For each topic and publishing node the log that saw most of it is counted: at least as much was published."
         )
     return f"Counted is what {reference.name} received: at least as much was published."
 

@@ -159,8 +159,8 @@ def basis_statements(scope: Scope) -> tuple[str, ...]:
         )
     elif stamped:
         statements.append(
-            f"Stamped: every update carries an identity, so the figures are exact relative to what the log of {name} "
-            f"holds. What it lacks cannot be looked for: at least as many were lost as are shown."
+            f"Stamped: every update carries an identity, so the figures are exact relative to the log of {name}. "
+            f"Updates that this log lacks cannot be found, so at least as many were lost as are shown."
         )
     if len(stamped) < len(used):
         statements.append(
@@ -360,13 +360,13 @@ def _window_notices(survey: Survey, *, reference: Reference, groups: list[Group]
     end_us = max(group.end_us for group in groups)
     if window.has_begin and window.since_us < begin_us - LOG_END_TOLERANCE_US:
         yield (
-            f"The window that was asked for begins before the reference's log, which begins at "
-            f"{time_of(begin_us):%F %T} UTC: what came before is in no figure."
+            f"The requested window begins before the reference's log, which begins at "
+            f"{time_of(begin_us):%F %T} UTC: earlier updates are in no figure."
         )
     if window.has_end and window.until_us > end_us + LOG_END_TOLERANCE_US:
         yield (
-            f"The window that was asked for ends after the reference's log, which ends at "
-            f"{time_of(end_us):%F %T} UTC: what came later is in no figure."
+            f"The requested window ends after the reference's log, which ends at "
+            f"{time_of(end_us):%F %T} UTC: later updates are in no figure."
         )
 
 
@@ -388,26 +388,25 @@ def _file_notices(survey: Survey, reference: Reference, *, window: AskedWindow) 
             )
         if lost := survey.unexplained_rows(node):
             yield (
-                f"{node}: {lost} rows inside {log} are not there and no gap event says why: what it lacks of that time "
-                f"is unknown, not missing."
+                f"{node}: {lost} rows inside {log} are absent, and no gap event says why: updates that it lacks of "
+                f"that time are unknown, not missing."
             )
         begins_us = survey.begins_us(node)
         if begins_us is None:
             pass
         elif window.asks_before(begins_us):
             yield (
-                f"{node}: the beginning of {log} is not there any more: of what was before {time_of(begins_us):%F %T} "
-                f"UTC nothing is known."
+                f"{node}: the beginning of {log} is gone: nothing is known from before {time_of(begins_us):%F %T} UTC."
             )
         elif window.is_whole or begins_us >= window.since_us:
             yield (
-                f"{node}: the beginning of {log} is not there any more; it is judged from {time_of(begins_us):%F %T} "
-                f"UTC on, and values that are older are unknown."
+                f"{node}: the beginning of {log} is gone; it is judged from {time_of(begins_us):%F %T} UTC on, and "
+                f"older values are unknown."
             )
         if gaps := sum(gap.node == node for gap in survey.gaps):
             yield (
-                f"{node} reported {gaps} gap{'s' if gaps > 1 else ''} in {log}: what it lacks of that time "
-                f"is unknown, not missing."
+                f"{node} reported {gaps} gap{'s' if gaps > 1 else ''} in {log}: updates that it lacks of "
+                f"that time are unknown, not missing."
             )
 
 

@@ -194,9 +194,8 @@ def heartbeat(report: document.Report) -> Table:
 def clocks(report: document.Report) -> Table:
     """Return the table of the differences between clocks."""
     note = (
-        "The quickest update says how far ahead a clock is at most, since nothing arrives before it was stamped. The "
-        "shortest heartbeats to the node that stamped and back say how far at least: the quickest update is taken to "
-        "have been quicker."
+        "The quickest update gives the greatest lead of a clock, because nothing arrives before it was stamped. The "
+        "shortest heartbeats to the stamping node and back give the least, if the quickest update was quicker."
     )
     differences = [clock for clock in report.lag.clocks if clock.node != clock.stamped_by]
     return build("clocks", "Clock differences", _CLOCKS, differences, note)

@@ -253,8 +253,8 @@ async def test_the_wrong_port_is_told(authority: Authority) -> None:
     with mosquitto_with_tls(authority) as (mosquitto, port):
         assert await failure(mosquitto.port, ca_file=authority.certificate) == (
             f"no TLS with mqtts://127.0.0.1:{mosquitto.port}: the connection was closed in the handshake",
-            "A listener without TLS does so: check that the port is that of one with TLS; one that wants a certificate "
-            "does, too: set client_certificate_file and client_key_file; else the primary's log says why",
+            "Check that the port is that of a listener with TLS. If it wants a certificate, set "
+            "client_certificate_file and client_key_file; else the primary's log says why",
         )
         told, hint = await failure(port, **at(port, scheme="mqtt"))
         assert told.startswith("the connection was lost: ")
@@ -289,7 +289,7 @@ async def test_the_wrong_port_is_told(authority: Authority) -> None:
             b"",
             "mqtts",
             "no TLS with {}: there was no answer to the handshake within 1 s",
-            "A listener without TLS does so: check that the port is that of one with TLS",
+            "Check that the port is that of a listener with TLS",
         ),
     ],
 )
@@ -453,8 +453,8 @@ SHOWS = {"client_certificate_file": Path("c.pem"), "client_key_file": Path("c.ke
             "Write the primary's own host name in primary",
         ),
         ("TLSV1_ALERT_INTERNAL_ERROR", {}, "tlsv1 alert internal error", "The primary's log may say why"),
-        (ssl.SSLEOFError(8, "EOF occurred"), {}, CLOSED, "A listener without TLS does so"),
-        (ConnectionResetError(104, "reset"), {}, CLOSED, "A listener without TLS does so"),
+        (ssl.SSLEOFError(8, "EOF occurred"), {}, CLOSED, "Check that the port is that of a listener with TLS"),
+        (ConnectionResetError(104, "reset"), {}, CLOSED, "Check that the port is that of a listener with TLS"),
         (OSError(5, "Input/output error"), {}, "[Errno 5] Input/output error", "The primary's log may say why"),
     ],
 )

@@ -364,12 +364,12 @@ def test_each_secondary_lacks_exactly_what_it_did_not_get(jvm: SparkSession, tmp
         "its log ends 158.1 s before the reference's without a stop: whether it got what came later is unknown.",
         "its log ends 119.0 s before the reference's without a stop",
     ]
-    (notice,) = (notice for notice in report.notices if "are not there" in notice)
+    (notice,) = (notice for notice in report.notices if "are absent" in notice)
     assert notice.endswith(
-        ": 3 rows inside its log are not there and no gap event says why: what it lacks of that time is unknown, not "
-        "missing."
+        ": 3 rows inside its log are absent, and no gap event says why: updates that it lacks of that time are "
+        "unknown, not missing."
     )
-    assert any("short: the beginning of its log is not there any more" in notice for notice in report.notices)
+    assert any("short: the beginning of its log is gone" in notice for notice in report.notices)
     assert report.window is not None
     judged = {node: target.judged_until for node, target in by_node.items()}
     assert judged["dead"] == report.window.settled_until
@@ -482,8 +482,8 @@ def test_rows_removed_from_the_log_of_the_primary_are_told(spark: SparkSession, 
     assert (figures.complete_percent, target.exact) == (None, False)
     assert report.reference is not None
     assert [s.absent for s in report.reference.sequences] == [2]
-    (notice,) = (notice for notice in report.notices if "are not there" in notice)
-    assert ": 2 rows inside the reference's log are not there and no gap event says why: " in notice
+    (notice,) = (notice for notice in report.notices if "are absent" in notice)
+    assert ": 2 rows inside the reference's log are absent, and no gap event says why: " in notice
 
 
 def test_what_a_mixed_reference_did_not_stamp_counts_against(spark: SparkSession, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_what_a_log_does_not_reach_back_to_is_unknown_in_a_window() -> None:
     scope = begun("edge", 10)
     assert scope.targets[0].covered_from_us == at(10) - 1
     assert scope.targets[0].gaps_us == ((-NEVER_US, at(15) - 1000),)
-    assert "edge: the beginning of its log is not there any more: of what was before" in scope.notices[0]
+    assert "edge: the beginning of its log is gone: nothing is known from before" in scope.notices[0]
     assert not begun("hub", 20).cut_off
     assert begun("hub", 10).cut_off == "what was before 2026-02-02 02:40:15 UTC is not in the reference's log any more"
 
@@ -126,8 +126,8 @@ def test_a_window_beyond_the_logs_is_told() -> None:
     edge.event("stop", at(31))
     scope = scope_of(hub_log(), edge, window=AskedWindow(at(-60), at(100)))
     assert [notice.partition(": ")[0] for notice in scope.notices] == [
-        "The window that was asked for begins before the reference's log, which begins at 2026-02-02 02:40:00 UTC",
-        "The window that was asked for ends after the reference's log, which ends at 2026-02-02 02:40:40 UTC",
+        "The requested window begins before the reference's log, which begins at 2026-02-02 02:40:00 UTC",
+        "The requested window ends after the reference's log, which ends at 2026-02-02 02:40:40 UTC",
     ]
     scope = scope_of(hub_log(), edge, window=AskedWindow(at(35)))
     assert scope.notices == ("edge/up was stopped in good order before the window: nothing was expected of it.",)
@@ -263,12 +263,12 @@ def test_rows_that_are_not_there_make_a_gap_and_a_removed_beginning_a_later_span
     scope = scope_of(hub, edge, settle_s=2)
     ((after_us, until_us),) = {gap for target in scope.targets for gap in target.gaps_us}
     assert after_us < at(2 + 193) < until_us < at(2 + 260)
-    assert any("edge: 51 rows inside its log are not there" in n and "unknown, not missing" in n for n in scope.notices)
+    assert any("edge: 51 rows inside its log are absent" in n and "unknown, not missing" in n for n in scope.notices)
     edge.updates = [row for row in kept if row["log_pos"] > 300]
     scope = scope_of(hub, edge, settle_s=2)
     assert {target.gaps_us for target in scope.targets} == {()}
     assert {at(290) < target.covered_from_us < at(330) for target in scope.targets} == {True}
-    assert any("edge: the beginning of its log is not there any more" in notice for notice in scope.notices)
+    assert any("edge: the beginning of its log is gone" in notice for notice in scope.notices)
 
 
 def test_without_stamps_spans_are_by_the_tap_and_common_to_both() -> None:
