@@ -56,14 +56,16 @@ class Pacer:
         self._handle = None
         self._pauses.check()
         until_s = self._clock.monotonic() + PIECE_S
-        for _ in range(_TURNS_MAX):
-            if not self._waiting:
-                return
-            paced = next(iter(self._waiting))
-            del self._waiting[paced]
-            if paced.pump():
-                self._waiting[paced] = None
-            if self._clock.monotonic() >= until_s:
-                break
-        if self._waiting and self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self._run)
+        try:
+            for _ in range(_TURNS_MAX):
+                if not self._waiting:
+                    return
+                paced = next(iter(self._waiting))
+                del self._waiting[paced]
+                if paced.pump():
+                    self._waiting[paced] = None
+                if self._clock.monotonic() >= until_s:
+                    break
+        finally:  # a bug ends the turn, and concerns one connection
+            if self._waiting and self._handle is None:
+                self._handle = asyncio.get_running_loop().call_soon(self._run)

@@ -71,6 +71,21 @@ async def test_quick_work_lets_the_event_loop_turn_too() -> None:
     assert len(log) == taken
 
 
+async def test_a_bug_at_one_connection_leaves_the_others_their_turns() -> None:
+    """The event loop reports it, and the next turn goes on with those that wait."""
+    log: list[str] = []
+    clock = ManualClock()
+    pacer = make_pacer(clock)
+    broken = Sender("a", 1, log, clock, takes_s=float("nan"))
+    reported: list[type[BaseException]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(type(context["exception"])))
+    pacer.schedule(broken)
+    pacer.schedule(Sender("b", 2, log, clock))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (log, reported) == (["a", "b", "b"], [ValueError])
+
+
 async def test_turn_can_be_taken_back() -> None:
     """A connection that ended gets no turn, and a closed pacer gives none."""
     log: list[str] = []
