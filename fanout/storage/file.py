@@ -27,7 +27,17 @@ from fanout.storage.wal_damage import find_wal_damage
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-__all__ = ["CACHE_BYTES", "FORMAT", "ClientWrites", "FileDamagedError", "RetainedFile", "Sync", "Writes", "translated"]
+__all__ = [
+    "CACHE_BYTES",
+    "FORMAT",
+    "ClientWrites",
+    "FileDamagedError",
+    "RetainedFile",
+    "Sync",
+    "Writes",
+    "translated",
+    "unusable",
+]
 
 FORMAT: Final = 3
 """Version of the format, stored as SQLite's `user_version`.
@@ -131,7 +141,7 @@ class RetainedFile:
             # Used by one thread at a time: the one that opens it, then the writer.
             self.database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
         except (OSError, sqlite3.Error) as error:
-            raise _unusable(path, error) from error
+            raise unusable(path, error) from error
         try:
             self._prepare()
         except BaseException as error:
@@ -153,7 +163,7 @@ class RetainedFile:
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(f"{path.name}-wal").rename(aside.with_name(f"{aside.name}-wal"))
         except OSError as error:
-            raise _unusable(path, error) from error
+            raise unusable(path, error) from error
         logger.error(
             "file of retained values is damaged, set aside",
             reason=reason,
@@ -413,10 +423,11 @@ def translated(path: Path, error: Exception) -> Exception:
             f"the file of retained values {path} is in use by another process",
             hint="Stop that process, or give this node another node.id or node.data_directory",
         )
-    return _unusable(path, error)
+    return unusable(path, error)
 
 
-def _unusable(path: Path, error: Exception) -> StoreError:
+def unusable(path: Path, error: Exception) -> StoreError:
+    """Return the error for a file that cannot be opened or written."""
     reason = error.strerror.lower() if isinstance(error, OSError) and error.strerror else error
     return StoreError(
         f"the file of retained values {path} cannot be used: {reason}",

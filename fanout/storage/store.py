@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
 from fanout.replica.history import HistoryBatch, MessageHistory, Origin
 from fanout.replica.update import ChangeKind, Changes
-from fanout.storage.file import FileDamagedError, RetainedFile, Sync
+from fanout.storage.file import FileDamagedError, RetainedFile, Sync, unusable
 from fanout.storage.told_mark import ToldMark
 
 if TYPE_CHECKING:
@@ -167,8 +167,15 @@ class DiskStore(abc.ABC):
 
         Returns:
             True if it is the last one that was committed; if not, the file has lost its end.
+
+        Raises:
+            StoreError: The mark beside the file cannot be used.
         """
-        self._mark = self._mark or ToldMark(self.path.with_name(f"{self.path.name}-told"))
+        mark = self.path.with_name(f"{self.path.name}-told")
+        try:
+            self._mark = self._mark or ToldMark(mark)
+        except OSError as error:
+            raise unusable(mark, error) from error
         is_whole = position >= self._mark.position
         self.history.position = self._mark.position = position
         return is_whole

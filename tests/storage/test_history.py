@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fanout.errors import StoreError
 from fanout.replica.history import HistoryBatch, MessageHistory, Origin
 from fanout.replica.store import Replica
 from fanout.replica.update import Changes, Phase, Stamp, Update
 from fanout.storage.file import ClientWrites, FileDamagedError
 from fanout.storage.history import decode_batches, encode_batches
 from tests.storage.pieces import opened
+from tests.storage.replicas import direct_store
 from tests.support.updates import update as value
 
 STAMP = Stamp("first-é", 2**63, 2**64 - 1, 5)
@@ -100,3 +102,13 @@ def test_damage_of_the_history_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileDamagedError, match="ends in the middle"):
         list(file.history())
     file.close()
+
+
+def test_a_mark_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """The error names the file, as on a disk that was full at the start."""
+    storage = direct_store(tmp_path / "r", sync="off")
+    storage.open(now_ns=1)
+    (tmp_path / "r-told").mkdir()
+    with pytest.raises(StoreError, match="r-told cannot be used: is a directory"):
+        storage.begin_history(0)
+    storage.close(timeout_s=1)
