@@ -1,8 +1,8 @@
 """Sealer: the thread that seals segments, one after the other, in the order in which they were closed.
 
-Owns the retry when the disk fails. The thread runs at normal priority: one of low priority would keep the interpreter's
-lock while it is not scheduled, and the event loop would wait for it. Nearly all of its work is done in C without that
-lock.
+Owns the retry when the disk fails: a segment that could not be sealed is tried again after the others. The thread runs
+at normal priority: one of low priority would keep the interpreter's lock while it is not scheduled, and the event loop
+would wait for it. Nearly all of its work is done in C without that lock.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Sealer:
         self._put_total = 0
         self._sealed_total = 0
         self._segments: queue.SimpleQueue[ClosedSegment | None] = queue.SimpleQueue()
+        self._failing: set[Path] = set()
+        """Segments that could not be sealed so far; the alarm stands while there is one."""
         self._give_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fanout-log-sealer", daemon=True)
 
@@ -89,9 +91,13 @@ class Sealer:
         return not self._thread.is_alive() and not self.waiting
 
     def _run(self) -> None:
-        while segment := self._segments.get():
-            pause_s = self._retry_interval_s
-            while not self._seal(segment):
+        pause_s = self._retry_interval_s
+        while (segment := self._segments.get()) is not None or not self._segments.empty():
+            if segment is not None and self._seal(segment):
+                pause_s = self._retry_interval_s
+                continue
+            self._segments.put(segment)  # behind the others, which one that cannot be read must not hold up
+            if segment is not None:
                 if self._give_up.wait(pause_s):
                     return
                 # Each try reads and writes as far as the disk allows, so tries must not follow closely.
@@ -102,14 +108,18 @@ class Sealer:
         try:
             sealed = seal(segment.path, directory=self._directory)
         except OSError as error:
+            self._failing.add(segment.path)
             self._alarms.begin("seal", f"{segment.path} cannot be sealed: {error}; it is tried again")
             return False
         except Exception as error:
             # The frames fit their CRC but this version cannot read them. The segment stays, and the log goes on; the
             # next start tries again.
+            self._failing.discard(segment.path)
             self._alarms.begin(f"seal {segment.path.name}", f"{segment.path} cannot be sealed: {error!r}")
             return True
-        self._alarms.end("seal")
+        self._failing.discard(segment.path)
+        if not self._failing:
+            self._alarms.end("seal")
         self._on_sealed(segment, sealed)
         self._sealed_total += 1
         return True

@@ -102,3 +102,27 @@ def test_a_segment_that_cannot_be_converted_does_not_stop_the_others(
     assert [segment.path for segment, _ in watched.sealed] == [good]
     assert bad.exists()
     assert "other columns" in watched.alarms.text
+
+
+def test_a_segment_that_cannot_be_read_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a bad sector: it is tried again after them, and its alarm stands."""
+    bad, *good = (make_segment(tmp_path, node=node) for node in "abc")
+    spoilt = {bad}
+
+    def failing(path: Path, *, directory: Path) -> Sealed:
+        if path in spoilt:
+            raise OSError(errno.EIO, "Input/output error")
+        return seal(path, directory=directory)
+
+    monkeypatch.setattr("fanout.replog.write.sealer.seal", failing)
+    watched = Watched(tmp_path)
+    for path in (bad, *good):
+        watched.sealer.put(ClosedSegment(path, 15, 3, 18))
+    wait_until_blocking(lambda: watched.sealer.waiting == 1)
+    assert [segment.path for segment, _ in watched.sealed] == good
+    assert str(bad) in watched.alarms.text
+    spoilt.clear()
+    assert watched.sealer.close(timeout_s=20)
+    assert (watched.sealed[-1][0].path, watched.alarms.text) == (bad, "")
