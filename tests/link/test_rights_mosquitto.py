@@ -235,3 +235,18 @@ async def test_a_primary_that_closes_at_a_denied_message_gets_none(tmp_path: Pat
             assert "closes the connection" in link.status.heartbeat_refusal
             warnings = [one for one in lines if str(one["event"]).startswith("no heartbeats")]
             assert "fanout check --acl" in str(warnings[-1]["hint"])
+
+
+async def test_a_right_to_publish_that_goes_and_comes_back(broker: Broker) -> None:
+    """A refused heartbeat calls for an audit: other rights may be gone too. Heartbeats come back once granted."""
+    config = link_config(broker, heartbeat_s=0.2, audit_interval_s=0.0, sample_topics=0)
+    await asyncio.to_thread(broker.allow, rules_for(config))
+    async with running(config, node_id=NODE) as link:
+        await link.wait_state(LinkState.LIVE)
+        rules = without(config, f"topic write fanout/control/{NODE}/plant/#")
+        await asyncio.to_thread(broker.allow, rules.replace(f"topic read {SELECTOR.filter}\n", ""))
+        await link.wait(lambda: link.status.unconfirmed > 0)
+        assert not link.status.ready
+        assert "Not authorized" in link.status.heartbeat_refusal
+        await asyncio.to_thread(broker.allow, rules_for(config))
+        await link.wait(lambda: not link.status.heartbeat_refusal)

@@ -1,4 +1,4 @@
-"""Schedule of the attempts to get better evidence for a live link whose evidence is too weak to be ready.
+"""Schedule of the attempts to get heartbeats, or better evidence where a live link has too little to be ready.
 
 A right may have been granted meanwhile, or the primary may answer in order now. An attempt is a capability check
 (`fanout.link.snapshot.capability_check`), and an audit if the check found something better.

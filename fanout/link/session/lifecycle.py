@@ -52,7 +52,7 @@ from fanout.link.session.stale_policy import StalePolicy
 from fanout.link.session.twin import TAKEN_OVER, TWIN_HINT, TwinAlarm
 from fanout.link.session.value_expiry import ValueExpiry
 from fanout.link.snapshot.audit import LiveAudits
-from fanout.link.snapshot.capability_check import CapabilityCheck, is_checked, refuse_control
+from fanout.link.snapshot.capability_check import LIMIT_REFUSALS, CapabilityCheck, is_checked, refuse_control
 from fanout.link.snapshot.context import LinkContext
 from fanout.link.snapshot.diff import Losses, find_losses
 from fanout.link.snapshot.hints import LOSS_HINT
@@ -506,7 +506,7 @@ class SessionLifecycle:
 
     def seek_evidence(self) -> None:
         """Repeat what may give better evidence for the retained sets of the live link, which is idle."""
-        if not (self.joining or any(True for _ in self.weak_selectors())):
+        if not self._seeks_evidence:
             self.evidence_retry.end()
             return
         self.evidence_retry.plan(self.now)
@@ -528,6 +528,20 @@ class SessionLifecycle:
             self._begin_recheck()
         elif self.is_idle:
             self.seek_evidence()
+
+    @property
+    def _seeks_evidence(self) -> bool:
+        return bool(self.joining) or any(True for _ in self.weak_selectors()) or self._lacks_heartbeats
+
+    @property
+    def _lacks_heartbeats(self) -> bool:
+        """True if a right may be granted later that lets heartbeats come back.
+
+        With the bridge bit few primaries return them at all, and limits of the primary are told in CONNACK.
+        """
+        config = self._config
+        may_come = bool(config.heartbeat_s) and (config.version == 5 or config.retain_policy == "keep")
+        return may_come and not self._control.is_open and self._control.refusal not in LIMIT_REFUSALS
 
     @property
     def _lacks_findings(self) -> bool:
@@ -591,6 +605,11 @@ class SessionLifecycle:
         """
         self.audits.call(reason, self.now)
         self.emit(AuditCalled(reason))
+
+    def note_right_lost(self) -> None:
+        """Have an audit follow, and ask now and then whether heartbeats are let through again."""
+        self.call_audit("the primary refuses heartbeats that it took before, so other rights may be gone too")
+        self.evidence_retry.plan(self.now)
 
     def stall(self, reason: str) -> None:
         """Note that heartbeats are overdue."""
@@ -865,7 +884,7 @@ class SessionLifecycle:
             self.mark.place(self.now)
         self._trigger(trigger)
         self.evidence_retry.end()
-        if self.joining or any(True for _ in self.weak_selectors()):
+        if self._seeks_evidence:
             self.evidence_retry.plan(self.now)
         if self.absent.is_any_judged or repaired:
             audit = self.audits.begin(confirmed=None, now=self.now, reason="resumed")

@@ -409,8 +409,11 @@ class PacketRouter:
         """
         why = reason_text(reason_code)
         if reason_code == ReasonCode.NOT_AUTHORIZED:
+            was_live = self._control.is_open and self._lifecycle.state is LinkState.LIVE
             self._peer.system_topics.note_refused()
             self._control.refuse(f"the primary does not let the link publish to its control topic: {why}")
+            if was_live:  # access rules have changed: rights to read may be gone too, which no message tells
+                self._lifecycle.note_right_lost()
         else:
             self._control.refuse_message(payload, f"the primary refused the newest heartbeat: {why}")
         self._lifecycle.emit(ControlRefused(self._control.refusal))
