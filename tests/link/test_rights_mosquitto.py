@@ -250,3 +250,14 @@ async def test_a_right_to_publish_that_goes_and_comes_back(broker: Broker) -> No
         assert "Not authorized" in link.status.heartbeat_refusal
         await asyncio.to_thread(broker.allow, rules_for(config))
         await link.wait(lambda: not link.status.heartbeat_refusal)
+
+
+async def test_a_user_that_loses_all_rights_is_told_of_rights(broker: Broker) -> None:
+    """Not even the sentinel comes, so the audit that follows fails, and says what to compare."""
+    config = link_config(broker, heartbeat_s=0.2, sample_topics=0)
+    await asyncio.to_thread(broker.allow, rules_for(config))
+    async with running(config, node_id=NODE) as link:
+        await link.wait_state(LinkState.LIVE)
+        await asyncio.to_thread(broker.allow, f"user {USER}")
+        await link.wait(lambda: "fanout check --acl" in (link.status.reason or ""))
+        assert link.values() == {TOPIC: b"1"}

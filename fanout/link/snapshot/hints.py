@@ -26,13 +26,17 @@ ALTERED_HINT: Final = "Something changes messages on the way from the primary, p
 """For messages that differ from those that a fanout node says it sent."""
 
 
-def shortfall_hint(*, is_node: bool, is_mosquitto: bool) -> str:
+def shortfall_hint(*, is_node: bool, is_mosquitto: bool, is_empty: bool) -> str:
     """Return the advice about a set that ended before its evidence came.
 
     Args:
         is_node: True if the primary is a fanout node, which waits for a slow reader and drops nothing.
         is_mosquitto: True if it is a Mosquitto.
+        is_empty: True if no topic came, as for a user without rights.
     """
+    if is_empty:
+        rights = "Compare the primary's access rules with those that fanout check --acl prints. "
+        return rights + shortfall_hint(is_node=is_node, is_mosquitto=is_mosquitto, is_empty=False)
     if is_node:
         return "On a slow line use narrower selectors, or raise snapshot_quiet_s; else look at the primary's log"
     if is_mosquitto:

@@ -432,7 +432,9 @@ class RetainedSet:
             return LIMIT_HINT
         if self._is_altered:
             return ALTERED_HINT
-        return shortfall_hint(is_node=self._asks_manifest, is_mosquitto=self._peer.is_mosquitto)
+        return shortfall_hint(
+            is_node=self._asks_manifest, is_mosquitto=self._peer.is_mosquitto, is_empty=not self.topics_now
+        )
 
     # --- packets ---
 
