@@ -264,13 +264,16 @@ class RoamingClient:
     def _on_publish(self, publish: packets.PublishPacket) -> None:
         self._step("PUBLISH read")
         if publish.qos < 2 or publish.packet_id not in self._incoming:
-            self.subscriber.received.append(read_payload(publish.payload))
+            self._on_message(publish.payload)
         if publish.qos == 2:
             self._incoming.add(publish.packet_id)
         if publish.qos:
             self._step("PUBLISH taken")
             self._write(packets.short(packets.PUBREC if publish.qos == 2 else packets.PUBACK, publish.packet_id))
             self._step("PUBREC or PUBACK written")
+
+    def _on_message(self, payload: bytes) -> None:
+        self.subscriber.received.append(read_payload(payload))
 
     def _on_acknowledgement(self, packet: packets.Packet) -> None:
         self._step("PUBREC, PUBCOMP or PUBACK read")

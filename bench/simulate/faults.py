@@ -57,6 +57,8 @@ class Faults:
         """True if two members may be away at a time: then a session may be lost, and its client is told."""
         self.moving: set[str] = set()
         """Clients without a connection when all members were killed: one that moves is on no disk for a moment."""
+        self._forgets = random.Random(f"{seed} forgets").choice(("nothing", "nothing", "sessions", "everything"))
+        """State that the primary forgets each time it ends; drawn apart, so that the other faults of a seed stay."""
         self.sudden = not _SUDDEN.isdisjoint(self._kinds)
         """True if a member may end, or be taken for dead, before it has told what it did."""
 
@@ -174,8 +176,10 @@ class Faults:
     async def _primary(self, _: Member, lasts_s: float) -> None:
         if self._pool.primary_machine is None:
             return  # another fault has it
-        self._tell("primary", f"FAULT killed for {lasts_s:.3f} s; its file has everything")
+        self._tell("primary", f"FAULT killed for {lasts_s:.3f} s; it forgets {self._forgets}")
         self._pool.kill_primary()
+        if self._forgets != "nothing":
+            self._pool.primary.forget(values=self._forgets == "everything")
         await asyncio.sleep(lasts_s)
         self._tell("primary", "FAULT starts")
         self._pool.start_primary()

@@ -78,6 +78,8 @@ class Primary:
         self.taken: Counter[bytes] = Counter()
         """Number of times that it took each payload."""
         self.sessions: dict[str, _Session] = {}
+        self.has_forgotten = False
+        """True once it has lost its sessions."""
 
     def connect(self) -> _Connection:
         """Return the protocol of a new connection."""
@@ -89,6 +91,13 @@ class Primary:
             session.connection = None
             if session.expires:
                 del self.sessions[client_id]
+
+    def forget(self, *, values: bool) -> None:
+        """Lose all sessions, as a broker without a file does when it restarts; the retained values too if `values`."""
+        self.has_forgotten = True
+        self.sessions.clear()
+        if values:
+            self.retained.clear()
 
     def publish(self, message: Message, *, source: _Session | None = None) -> None:
         """Take a message."""

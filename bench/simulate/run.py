@@ -103,6 +103,10 @@ class _Client(RoamingClient):
                     f"{self.client_id} was told that the primary has {message.number} at QoS {message.qos}"
                 )
 
+    def _on_message(self, payload: bytes) -> None:
+        if payload or not self.primary.has_forgotten:  # without payload: a value that a new session did not find again
+            super()._on_message(payload)
+
     def _step(self, where: str) -> None:
         self.tell(self.client_id, where)
         super()._step(where)
@@ -163,7 +167,7 @@ class _Run:
         self.findings += (one for one in verdict.findings if not self._is_told(one, verdict))
         for message in sent:
             times = self._pool.primary.taken[payload_of(message)]
-            if message.qos == 2 and times > 1 and not message.at_risk:
+            if message.qos == 2 and times > 1 and not message.at_risk and not self._pool.primary.has_forgotten:
                 self.findings.append(f"the primary got {message.number} of {message.publisher} at QoS 2 {times} times")
 
     def _is_told(self, finding: str, verdict: Verdict) -> bool:
@@ -171,14 +175,19 @@ class _Run:
 
         A session that moves while a link is down is divided by no marker: messages may be lost or doubled. A session
         may be lost if two members fail at a time, or all of them while it moves. Messages that its publisher sends
-        again may then come twice. And a member warns that messages may be lost when the primary fails while it
-        compares.
+        again may then come twice. A primary that forgets sessions loses messages, members begin anew with its retained
+        values, and a session whose member is away then has no place in their streams. And a member warns that messages
+        may be lost when the primary fails while it compares.
         """
         is_lost = " never got " in finding
         if is_lost and self._pool.says_lost:
             return True
         client_id = finding.split(maxsplit=1)[0]
-        if client_id in self._pool.inexact and (is_lost or " times, at " in finding):
+        if (client_id in self._pool.inexact or self._pool.primary.has_forgotten) and (
+            is_lost or " times, at " in finding
+        ):
+            return True
+        if self._pool.primary.has_forgotten and self._faults.sudden and "lost its session" in finding:
             return True
         if client_id in self._faults.moving and (is_lost or "lost its session" in finding):
             return True

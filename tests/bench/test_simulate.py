@@ -20,6 +20,7 @@ from fanout.durable.moving.fence import Fence
 from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.link.link import Link
+from fanout.link.session.lifecycle import SessionLifecycle
 from fanout.mqtt.reason_codes import ReasonCode
 from fanout.pool.failure_detection import FailureDetector, LifeSigns
 from fanout.replica.store import Replica
@@ -133,6 +134,16 @@ def _correct_nothing() -> None:
     Replica.apply = applied  # type: ignore[method-assign]
 
 
+def _resume_forgotten() -> None:
+    """Let links go on with sessions that the primary has forgotten."""
+    accept = SessionLifecycle.accept
+
+    def accepted(self: SessionLifecycle, *, session_present: bool) -> None:
+        accept(self, session_present=session_present or self.remote_session.exists)
+
+    SessionLifecycle.accept = accepted  # type: ignore[method-assign]
+
+
 def test_seeds() -> None:
     """The product keeps its promises under the faults of some seeds; the last five found that it did not."""
     outcomes: list[Outcome] = []
@@ -155,6 +166,7 @@ def test_seeds() -> None:
         (_need_no_witness, ("cut",), (15, 18), "at QoS 2 2 times"),
         (_force_nothing, ("outage",), (4, 28), "lost its session"),
         (_correct_nothing, ("kill", "restart"), (2, 3), "has other values of"),
+        (_resume_forgotten, ("primary",), (1,), "the pool is never whole"),
     ],
 )
 def test_planted_fault(plant: Callable[[], None], kinds: Sequence[str], seeds: Sequence[int], says: str) -> None:
