@@ -55,8 +55,6 @@ class Faults:
         has_disks = all(member.has_disk for member in pool.members)
         self.may_lose = self._overlap or ("outage" in self._kinds and not has_disks)
         """True if two members may be away at a time: then a session may be lost, and its client is told."""
-        self.moving: set[str] = set()
-        """Clients without a connection when all members were killed: one that moves is on no disk for a moment."""
         self._forgets = random.Random(f"{seed} forgets").choice(("nothing", "nothing", "sessions", "everything"))
         """State that the primary forgets each time it ends; drawn apart, so that the other faults of a seed stay."""
         self.sudden = not _SUDDEN.isdisjoint(self._kinds)
@@ -123,7 +121,6 @@ class Faults:
     async def _outage(self, _: Member, lasts_s: float) -> None:
         """Kill all members at a time: what is left of sessions is on their disks."""
         killed = [member for member in self._pool.members if member.machine is not None]
-        self.moving |= {client.client_id for client in self._pool.clients if not client.connected}
         loses = all(member.forces_all for member in killed) and self._draw.random() < 0.5
         self._tell("pool", f"FAULT {'all lose their power' if loses else 'all killed'} for {lasts_s:.3f} s")
         for member in killed:

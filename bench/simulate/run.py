@@ -174,10 +174,10 @@ class _Run:
         """Return whether something may happen, and is told or counted then.
 
         A session that moves while a link is down is divided by no marker: messages may be lost or doubled. A session
-        may be lost if two members fail at a time, or all of them while it moves. Messages that its publisher sends
-        again may then come twice. A primary that forgets sessions loses messages, members begin anew with its retained
-        values, and a session whose member is away then has no place in their streams. And a member warns that messages
-        may be lost when the primary fails while it compares.
+        may be lost if two members fail at a time. Messages that its publisher sends again may then come twice. A
+        primary that forgets sessions loses messages, members begin anew with its retained values, and a session whose
+        member is away then has no place in their streams. And a member warns that messages may be lost when the primary
+        fails while it compares.
         """
         is_lost = " never got " in finding
         if is_lost and self._pool.says_lost:
@@ -188,8 +188,6 @@ class _Run:
         ):
             return True
         if self._pool.primary.has_forgotten and self._faults.sudden and "lost its session" in finding:
-            return True
-        if client_id in self._faults.moving and (is_lost or "lost its session" in finding):
             return True
         return self._faults.may_lose and ("lost its session" in finding or (is_lost and not verdict.lost))
 

@@ -647,9 +647,9 @@ class Node:
         self._journaled_sessions = sessions
         await sessions.recover()
         if self.pool is not None and self.pool.sessions is not None:
-            from fanout.durable.ownership.epochs import decode_epoch
+            from fanout.durable.ownership.epochs import decode_epochs
 
-            epochs = {client_id: decode_epoch(epoch) for client_id, epoch in sessions.epochs.items()}
+            epochs = {client_id: decode_epochs(written) for client_id, written in sessions.epochs.items()}
             self.pool.sessions.returned(epochs)
 
     async def _start_server(self) -> None:

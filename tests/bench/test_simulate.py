@@ -16,6 +16,7 @@ from bench.simulate.command import run_seeds
 from bench.simulate.disks import SimulatedStore
 from bench.simulate.run import Outcome
 from fanout.durable.copying.inheritance import Inheritance
+from fanout.durable.keeping.session_journal import SessionJournal
 from fanout.durable.moving.fence import Fence
 from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
@@ -100,6 +101,11 @@ def _keep_nothing_given() -> None:
     SessionLedger.keep_given = keep_given  # type: ignore[method-assign]
 
 
+def _forget_given() -> None:
+    """Let a member remove the record of a session from its disk when it gives it away."""
+    SessionJournal.note_moved = SessionJournal.note  # type: ignore[method-assign]
+
+
 def _need_no_witness() -> None:
     """Let a member that is cut off from the primary too take the others for dead."""
     look = FailureDetector.look
@@ -163,6 +169,7 @@ def test_seeds() -> None:
         (_forget_received, ("restart",), (2, 3), "at QoS 2 2 times"),
         (_forget_released, ("restart",), (2,), "a client is not done"),
         (_keep_nothing_given, ("kill",), (12, 22), "lost its session"),
+        (_forget_given, ("outage",), (26, 70), "lost its session"),
         (_need_no_witness, ("cut",), (15, 18), "at QoS 2 2 times"),
         (_force_nothing, ("outage",), (4, 28), "lost its session"),
         (_correct_nothing, ("kill", "restart"), (2, 3), "has other values of"),

@@ -22,7 +22,7 @@ from fanout.durable.ownership.copy_rules import (
     answer_inherit,
     are_newer_places,
 )
-from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
 from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.durable.ownership.ports import CopyFigures, Heirs, Others
@@ -162,7 +162,9 @@ class PoolCopies:
                 kept_lives=kept is not None and kept.holder == request.holder and self._is_heard(kept),
                 newest=newest,
                 # Nobody known has the session: no reason to give up the copy of a member that is heard.
-                holder_lives=lives or (not is_known and kept is not None and self._is_heard(kept)),
+                holder_lives=lives
+                or self._ledger.given(client_id) != NO_EPOCH  # it is not known yet whose it is
+                or (not is_known and kept is not None and self._is_heard(kept)),
                 is_here=is_here,
                 is_copied=not self.sent.is_pending(client_id),
                 is_holder=is_holder,

@@ -40,8 +40,8 @@ class SessionRecord(NamedTuple):
     """
     unsent: int
     """Number of unsent messages at the end of that batch; `ALL_UNSENT` if the batch has not come."""
-    epoch: bytes = b""
-    """Epoch of the session at this member, as the pool writes it; empty without a pool."""
+    epochs: bytes = b""
+    """Epoch of the session at this member, and at the one that it was given to, as the pool writes them; or empty."""
     as_of: int = ALL_BATCHES
     """Number of the newest batch when the record was made. Later batches may have more QoS 2 messages of the client,
     whose Packet Identifiers are not in `session`.
@@ -59,9 +59,9 @@ def encode_record(
         in_flight: As `SessionEncoder.encode` takes it.
     """
     flags = record.is_connected * _CONNECTED | _HAS_AS_OF
-    head = _HEAD.pack(record.written_ns, flags, record.position, record.unsent, len(record.epoch))
+    head = _HEAD.pack(record.written_ns, flags, record.position, record.unsent, len(record.epochs))
     session = (encoder or SessionEncoder()).encode(record.session, in_flight=in_flight)
-    return head + record.epoch + _AS_OF.pack(record.as_of) + session
+    return head + record.epochs + _AS_OF.pack(record.as_of) + session
 
 
 def last_batch(data: bytes) -> int:
@@ -85,11 +85,11 @@ def decode_record(data: bytes) -> SessionRecord:
         raise SessionFormInvalid("A record of a session is too short", hint="Check the disk")
     written_ns, flags, position, unsent, length = _HEAD.unpack_from(data)
     begin = _HEAD.size + length
-    epoch, as_of = data[_HEAD.size : begin], ALL_BATCHES
+    epochs, as_of = data[_HEAD.size : begin], ALL_BATCHES
     if flags & _HAS_AS_OF:
         if len(data) < begin + _AS_OF.size:
             raise SessionFormInvalid("A record of a session is too short", hint="Check the disk")
         (as_of,) = _AS_OF.unpack_from(data, begin)
         begin += _AS_OF.size
     session = decode_session(data[begin:], bytes_max=len(data))
-    return SessionRecord(session, written_ns, bool(flags & _CONNECTED), position, unsent, epoch, as_of)
+    return SessionRecord(session, written_ns, bool(flags & _CONNECTED), position, unsent, epochs, as_of)

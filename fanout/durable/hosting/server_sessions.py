@@ -287,6 +287,10 @@ class ServerSessions:
         self._lifecycles.redeliver(self._registry.end(session, undelivered=left))
         self._lifecycles.free_queue(session)
 
+    def let_go(self, client_id: str) -> None:
+        """Let go of the record on disk of a session that was given away: another member has it on its own."""
+        self._lifecycles.keepers.let_go(client_id)
+
     async def on_disk(self) -> None:
         """Wait until it is on disk which sessions are here, where they are kept there."""
         await self._lifecycles.keepers.on_disk()

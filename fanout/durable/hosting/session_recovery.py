@@ -30,8 +30,8 @@ class Recovered(NamedTuple):
 
     position: int
     """See `SessionRecord.position`."""
-    epoch: bytes
-    """See `SessionRecord.epoch`."""
+    epochs: bytes
+    """See `SessionRecord.epochs`."""
 
 
 async def recover_sessions(
@@ -63,7 +63,7 @@ async def recover_sessions(
         while waiting and (position is None or waiting[0].position <= position):
             record = waiting.popleft()
             if restart.restore(record.session, left_ns=record.written_ns, was_connected=record.is_connected):
-                found[record.session.client_id] = Recovered(record.position, record.epoch)
+                found[record.session.client_id] = Recovered(record.position, record.epochs)
                 as_of[record.session.client_id] = record.as_of
                 restored.append(record)
             if len(waiting) % _AT_ONCE == 0:

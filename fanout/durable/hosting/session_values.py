@@ -89,10 +89,10 @@ class SessionValues:
             in_flight=in_flight,
         )
 
-    def epoch_of(self, client_id: str) -> bytes:
-        """Return since when a session is this node's, as a pool writes it; empty without a pool."""
+    def epochs_of(self, client_id: str) -> bytes:
+        """Return since when a session is this node's, or another one's, as a pool writes it; empty without a pool."""
         finder = self._lifecycles.finder
-        return b"" if finder is None else finder.epoch_of(client_id)
+        return b"" if finder is None else finder.epochs_of(client_id)
 
     def why_refused(
         self, exported: ExportedSession, *, waiting: WaitingMessages | None = None, is_own: bool = False

@@ -165,6 +165,9 @@ class SessionCopies:
         if self._entries.pop(client_id, None) is not None:
             self._carrier.leave(client_id)
 
+    def let_go(self, client_id: str) -> None:
+        """Note that the other member has a session on its disk: the claim which said so has ended copies too."""
+
     # For the node.
 
     @property

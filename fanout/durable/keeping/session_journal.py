@@ -59,7 +59,7 @@ class SessionStore(Protocol):
 class _Entry:
     """A session that is on disk, or is to be."""
 
-    __slots__ = ("encoder", "inline_until", "is_connected", "position", "seen")
+    __slots__ = ("encoder", "given", "inline_until", "is_connected", "position", "seen")
 
     def __init__(self, position: int) -> None:
         self.is_connected = False
@@ -68,6 +68,8 @@ class _Entry:
         """The number in its record: the history is needed from there on."""
         self.inline_until = 0
         """Messages of batches up to this number do not follow from the history: they are in the record."""
+        self.given: bytes | None = None
+        """Its record if it was given to another member, until that has one; None for a session that is here."""
         self.seen: tuple[int, ...] = ()
         """Contents of its record, as far as a look compares it."""
         self.encoder = SessionEncoder()
@@ -106,15 +108,13 @@ class SessionJournal:
 
     def enter(self, client_id: str) -> None:
         """Have the session of a new connection written."""
-        entry = self._entries.get(client_id)
-        if entry is None:
-            entry = self._enter(client_id, position=self._store.history_position + 1)
-        entry.is_connected = True
-        self.marks.mark(client_id)
+        self.add(client_id)
+        self._entries[client_id].is_connected = True
 
     def add(self, client_id: str) -> None:
         """Have a session written that has come from elsewhere."""
-        if client_id not in self._entries:
+        entry = self._entries.get(client_id)
+        if entry is None or entry.given is not None:
             self._enter(client_id, position=self._store.history_position + 1)
         self.marks.mark(client_id)
 
@@ -139,8 +139,22 @@ class SessionJournal:
             self.marks.mark(client_id)
 
     def note_moved(self, client_id: str) -> None:
-        """Note that a session is another member's of the pool from now on."""
-        self.note(client_id)
+        """Keep the record of a session that is about to be another member's of the pool, and note there that it is.
+
+        Until that member has it on its own disk, it is what is left if both lose their power.
+        """
+        entry = self._entries.get(client_id)
+        if entry is not None:
+            self._in_flight.begin_group()
+            entry.given = self._record(client_id, self._messages.later(self._clock.now_ns()))
+            self.marks.mark(client_id)
+
+    def let_go(self, client_id: str) -> None:
+        """Remove the record of a session that was given away: the other member has it on its disk."""
+        entry = self._entries.get(client_id)
+        if entry is not None and entry.given is not None:
+            entry.given = None
+            self.marks.mark(client_id)
 
     # For the node.
 
@@ -183,6 +197,8 @@ class SessionJournal:
         session, entry = self._registry.get(client_id), self._entries.get(client_id)
         if entry is None:
             return None
+        if entry.given is not None:
+            return entry.given
         if session is None or not self._is_kept(session):
             if not entry.is_connected:
                 del self._entries[client_id]
@@ -196,7 +212,7 @@ class SessionJournal:
         entry.position = position
         entry.seen = _seen(session)
         value, _ = self._values.value_of(session, messages, waiting=waiting, in_flight=())
-        epoch = self._values.epoch_of(client_id)
+        epoch = self._values.epochs_of(client_id)
         return encode_record(
             SessionRecord(
                 value, messages.now_ns, entry.is_connected, position, unsent, epoch, as_of=self._store.history_position
@@ -225,7 +241,10 @@ class SessionJournal:
             entry = self._entries.get(client_id)
             if entry is None:
                 continue
-            if entry.position < too_far:
+            if entry.given is not None:
+                if entry.position < far:
+                    self.let_go(client_id)
+            elif entry.position < too_far:
                 entry.inline_until = newest
                 self.marks.mark(client_id)
             elif self._has_changed(client_id, entry, far=far):

@@ -41,6 +41,8 @@ Q = TypeVar("Q", TakeQuestion, SessionQuestion, PieceQuestion, ClaimQuestion)
 A = TypeVar("A")
 Mark: TypeAlias = Callable[[Sequence[SessionQuestion]], Awaitable[Mapping[str, str]]]
 """Sends the markers for the sessions of one FETCH, and returns them by link."""
+OnDisk: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits until the sessions that are here are on disk."""
 Admit: TypeAlias = Callable[[Epoch], None]
 """Takes the word of another member for an epoch; raises `ValueError` for one that is not believed."""
 
@@ -48,24 +50,26 @@ Admit: TypeAlias = Callable[[Epoch], None]
 class MemberCalls:
     """The questions to one member, in batches."""
 
-    def __init__(self, member: str, *, others: Others, mark: Mark, admit: Admit):
+    def __init__(self, member: str, *, others: Others, mark: Mark, on_disk: OnDisk, admit: Admit):
         """Prepare.
 
         Args:
             member: The member.
             others: Carries the calls.
             mark: Sends the markers for the sessions of one FETCH, and returns them by link.
+            on_disk: Waits until the sessions that are here are on disk.
             admit: Takes the word of the member for an epoch.
         """
         self._member = member
         self._others = others
         self._mark = mark
+        self._on_disk = on_disk
         self._admit = admit
         self.take = self._batches(TAKE)
         self.fetch = CallBatches(self._fetch, bytes_of=_bytes_of, waiting_max=_WAITING_MAX)
         self.piece = self._batches(PIECE)
         self.commit = self._batches(COMMIT)
-        self.claim = self._batches(CLAIM)
+        self.claim = CallBatches(self._claim, bytes_of=_bytes_of, waiting_max=_WAITING_MAX)
         self.offer = self._batches(OFFER)
         self.by_kind: Mapping[str, CallBatches[Any, Any]] = {kind: getattr(self, kind) for kind in _KINDS}
         """The batches of every kind."""
@@ -80,6 +84,10 @@ class MemberCalls:
         markers = await self._mark(questions)
         asked = [FetchQuestion(client_id, epoch, markers) for client_id, epoch in questions]
         return [(fetched, markers) for fetched in await self._ask(FETCH, asked)]
+
+    async def _claim(self, questions: Sequence[ClaimQuestion]) -> list[ClaimAnswer | None]:
+        await self._on_disk()  # by the claim the former holder of a session lets go of its record
+        return await self._ask(CLAIM, questions)
 
     async def _ask(self, call: Call[Any, A], questions: Sequence[Any]) -> list[A]:
         data = await self._others.call(
@@ -102,10 +110,11 @@ class MemberCalls:
 class AllMemberCalls:
     """The questions to every other member."""
 
-    def __init__(self, *, others: Others, mark: Mark, admit: Admit) -> None:
+    def __init__(self, *, others: Others, mark: Mark, on_disk: OnDisk, admit: Admit) -> None:
         """Prepare; see `MemberCalls`."""
         self._others = others
         self._mark = mark
+        self._on_disk = on_disk
         self._admit = admit
         self._calls: dict[str, MemberCalls] = {}
 
@@ -113,7 +122,7 @@ class AllMemberCalls:
         """Return the questions to a member."""
         calls = self._calls.get(member)
         if calls is None:
-            calls = MemberCalls(member, others=self._others, mark=self._mark, admit=self._admit)
+            calls = MemberCalls(member, others=self._others, mark=self._mark, on_disk=self._on_disk, admit=self._admit)
             self._calls[member] = calls
         return calls
 

@@ -2,6 +2,8 @@
 
 While the member was away, the others told it nothing. So it claims each of its sessions once more, with its epoch, at
 every living member. A member with a newer session says so. Until all have answered, no client goes on with one.
+
+A session that the former process gave away goes on here only if the other member lives, and says that it never got it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from itertools import islice
 from typing import Final
 
 from fanout.durable.moving.context import MoveContext
-from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, RecordedEpochs
+from fanout.durable.ownership.move_messages import ClaimQuestion
 from fanout.pool.membership import AskFailed
 
 __all__ = ["ReturnedSessions"]
@@ -45,11 +48,11 @@ class ReturnedSessions:
         """True if it is known of each whether it is still the client's."""
         return not self._epochs
 
-    def add(self, epochs: Mapping[str, Epoch]) -> None:
-        """Note sessions that are here again, with the epochs since which they are this member's."""
-        for client_id, epoch in epochs.items():
-            self._ledger.resume(client_id, epoch)
-        self._epochs |= epochs
+    def add(self, epochs: Mapping[str, RecordedEpochs]) -> None:
+        """Note sessions that are here again, with the epochs of their records."""
+        for client_id, recorded in epochs.items():
+            self._ledger.resume(client_id, recorded)
+            self._epochs[client_id] = recorded.since
 
     async def settle(self) -> None:
         """Return once every other member has answered, or is dead: its sessions are taken for lost."""
@@ -74,6 +77,10 @@ class ReturnedSessions:
         while True:
             left = [other for other in self._others.states() if not other.is_dead and other.name not in asked]
             if not left and self._others.are_known:
+                for client_id in self._epochs:
+                    given = self._ledger.given(client_id)
+                    if given != NO_EPOCH:
+                        self._ledger.settle_given(client_id, has_come=given.member not in asked)
                 return self._ledger.figures.sessions_ended_total - ended
             for other in left:
                 if not other.is_silent and await self._has_answered(other.name):
@@ -84,7 +91,7 @@ class ReturnedSessions:
         """Claim the sessions at a member, and end those that are newer there; return whether all was answered."""
         claims = self._calls.to(member).claim
         waiting = iter(self._epochs.items())
-        while piece := [self._ledger.claim_of(*one) for one in islice(waiting, _PIECE)]:
+        while piece := [self._claim(member, *one) for one in islice(waiting, _PIECE)]:
             answers = await asyncio.gather(*map(claims.ask, piece), return_exceptions=True)
             for question, answer in zip(piece, answers, strict=True):
                 if isinstance(answer, AskFailed):
@@ -93,3 +100,8 @@ class ReturnedSessions:
                     raise answer
                 self._ledger.claim_answered(question, answer)
         return True
+
+    def _claim(self, member: str, client_id: str, epoch: Epoch) -> ClaimQuestion:
+        """Return the claim of a session at a member; at the one that it was given to, of what is that one's."""
+        given = self._ledger.given(client_id)
+        return self._ledger.claim_of(client_id, given if given.member == member else epoch)

@@ -22,7 +22,7 @@ from fanout.durable.moving.move import HolderAnswers, admitted
 from fanout.durable.moving.own_markers import OwnMarkers
 from fanout.durable.moving.passed_markers import PassedMarkers
 from fanout.durable.moving.returned import ReturnedSessions
-from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, encode_epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, RecordedEpochs, encode_epochs
 from fanout.durable.ownership.ledger import SessionFigures, SessionLedger
 from fanout.durable.ownership.move_messages import (
     CLAIM,
@@ -98,7 +98,9 @@ class SessionPool:
         self._own_markers = OwnMarkers(markers, clock=clock)
         self.ledger = SessionLedger(node=node, host=host, others=others, clock=clock)
         """Ledger of every session."""
-        self._calls = AllMemberCalls(others=others, mark=self._own_markers.send, admit=self.ledger.epochs.admit)
+        self._calls = AllMemberCalls(
+            others=others, mark=self._own_markers.send, on_disk=host.on_disk, admit=self.ledger.epochs.admit
+        )
         self.ledger.go_on = self._go_on
         context = MoveContext(node, self.ledger, host, others, self._calls, self._passed, clock, logger)
         self._arrivals = Arrivals(context, came=self._came, begins_when_unknown=begins_when_unknown)
@@ -156,9 +158,9 @@ class SessionPool:
         self.ledger.forget_older(client_id, epoch)
         self._claim_begun(client_id, epoch, is_copied=is_copied)
 
-    def epoch_of(self, client_id: str) -> bytes:
-        """Return since when the session of a client is this node's, as the pool writes it."""
-        return encode_epoch(self.ledger.epoch_of(client_id))
+    def epochs_of(self, client_id: str) -> bytes:
+        """Return since when the session of a client is this node's, or another one's, as the pool writes it."""
+        return encode_epochs(self.ledger.recorded_epochs(client_id))
 
     def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
         """Bring the session of a client here that has none here.
@@ -230,8 +232,8 @@ class SessionPool:
         """
         await self._hand_over.run(clients_per_s=clients_per_s)
 
-    def returned(self, epochs: Mapping[str, Epoch]) -> None:
-        """Note sessions that are here again after a restart, with the epochs since which they are this node's."""
+    def returned(self, epochs: Mapping[str, RecordedEpochs]) -> None:
+        """Note sessions that are here again after a restart, with the epochs of their records."""
         self._returned.add(epochs)
 
     async def run(self) -> None:

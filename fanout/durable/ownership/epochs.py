@@ -15,9 +15,20 @@ from typing import Final, NamedTuple
 from fanout.peer_text import is_node_name
 from fanout.runtime.system_clock import Clock
 
-__all__ = ["INHERITED", "NO_EPOCH", "Epoch", "EpochClock", "decode_epoch", "encode_epoch", "is_epoch_node"]
+__all__ = [
+    "INHERITED",
+    "NO_EPOCH",
+    "Epoch",
+    "EpochClock",
+    "RecordedEpochs",
+    "decode_epochs",
+    "encode_epoch",
+    "encode_epochs",
+    "is_epoch_node",
+]
 
 _COUNTER_BYTES: Final = 8
+_END_OF_NODE: Final = b"\0"
 INHERITED: Final = "!"
 """Prefix of the member in the epoch of an inherited session: it sorts before all members."""
 _NEAR_MS: Final = 60_000
@@ -51,6 +62,15 @@ NO_EPOCH = Epoch(0, "")
 """Before every other epoch."""
 
 
+class RecordedEpochs(NamedTuple):
+    """Epochs of a session in its record on disk."""
+
+    since: Epoch
+    """Since when it is this member's."""
+    given: Epoch = NO_EPOCH
+    """Since when it is the member's to which this one gave it away; `NO_EPOCH` for one that is here."""
+
+
 def is_epoch_node(value: object) -> bool:
     """Return whether a value is legal as the member of an epoch."""
     return isinstance(value, str) and is_node_name(value.removeprefix(INHERITED))
@@ -61,8 +81,19 @@ def encode_epoch(epoch: Epoch) -> bytes:
     return epoch.counter.to_bytes(_COUNTER_BYTES, "big") + epoch.node.encode()
 
 
-def decode_epoch(data: bytes) -> Epoch:
-    """Return the epoch of `encode_epoch`; `NO_EPOCH` for fewer bytes."""
+def encode_epochs(epochs: RecordedEpochs) -> bytes:
+    """Return the bytes of the epochs of a record: those of the one, or of both."""
+    since = encode_epoch(epochs.since)
+    return since if epochs.given == NO_EPOCH else since + _END_OF_NODE + encode_epoch(epochs.given)
+
+
+def decode_epochs(data: bytes) -> RecordedEpochs:
+    """Return the epochs of `encode_epochs`; `NO_EPOCH` for fewer bytes."""
+    node, _, given = data[_COUNTER_BYTES:].partition(_END_OF_NODE)
+    return RecordedEpochs(_decode_epoch(data[:_COUNTER_BYTES] + node), _decode_epoch(given))
+
+
+def _decode_epoch(data: bytes) -> Epoch:
     if len(data) < _COUNTER_BYTES:
         return NO_EPOCH
     return Epoch(int.from_bytes(data[:_COUNTER_BYTES], "big"), data[_COUNTER_BYTES:].decode())

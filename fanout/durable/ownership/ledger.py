@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from fanout.durable.ownership.copy_messages import CopyRow, InheritRequest
 from fanout.durable.ownership.copy_rules import GIVEN, CopyVersion, answer_take, is_kept, is_outdated
-from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, EpochClock
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, EpochClock, RecordedEpochs
 from fanout.durable.ownership.held_copies import HeldCopies, HeldCopy
 from fanout.durable.ownership.move_messages import (
     ClaimAnswer,
@@ -35,12 +35,14 @@ from fanout.durable.ownership.ownership import (
     Reply,
     Stage,
     abandon,
+    answer_giver,
     become,
     begin,
     claim,
     commit,
     fetch,
     has_older_right,
+    keep_given,
     refuse,
     take,
     take_back,
@@ -133,6 +135,7 @@ class SessionLedger:
         """Holders of these copies, each with its process, that are gone, or may be."""
         self.go_on: Callable[[str], Epoch] = _goes_nowhere
         """Goes on with a session that is here as a later one, which the others are told of."""
+        self._node = node
         self._host = host
         self._others = others
         self._clock = clock
@@ -214,10 +217,39 @@ class SessionLedger:
         self.put(client_id, begin(epoch))
         self._renew(client_id)
 
-    def resume(self, client_id: str, epoch: Epoch) -> None:
-        """Note that a session is here again, after a restart, which has been this member's since an epoch."""
-        self.see(epoch)
-        self.put(client_id, begin(epoch))
+    def resume(self, client_id: str, epochs: RecordedEpochs) -> None:
+        """Note that a session is here again, after a restart, with the epochs of its record."""
+        self.see(max(epochs))
+        self.put(client_id, begin(epochs.since) if epochs.given == NO_EPOCH else keep_given(epochs))
+
+    def recorded_epochs(self, client_id: str) -> RecordedEpochs:
+        """Return the epochs for the record of a session that is here, or was and has just been given away."""
+        own = self.get(client_id)
+        if own is None:
+            return RecordedEpochs(NO_EPOCH)
+        if own.stage is Stage.CEDED:
+            return RecordedEpochs(own.given_since, own.epoch)
+        return RecordedEpochs(own.epoch, self.given(client_id))
+
+    def given(self, client_id: str) -> Epoch:
+        """Return since when a session is another member's that a former process gave away; `NO_EPOCH` for others."""
+        own = self.known(client_id)
+        return own.promised if own is not None and own.stage is Stage.GIVEN else NO_EPOCH
+
+    def settle_given(self, client_id: str, *, has_come: bool) -> None:
+        """Settle whose a session is that a former process gave away, and that no member has said to have.
+
+        Args:
+            client_id: Its Client Identifier.
+            has_come: True if it may have come to the other member: it ends here. Otherwise it is here, as it was.
+        """
+        own = self.known(client_id)
+        assert own is not None
+        if has_come:
+            self._end(client_id, None)
+            return
+        self.put(client_id, begin(own.epoch))
+        self._host.copy_again(client_id)
 
     def forget(self, client_id: str, own: Ownership | None) -> None:
         """Set the knowledge of a session that is not here; members that wait for it are told to come again."""
@@ -271,7 +303,7 @@ class SessionLedger:
         """Return whether a client may begin a session, as far as this member is concerned; nothing changes by it."""
         client_id, epoch = question.client_id, question.epoch
         (own, owner), kept = self._owned(client_id), self.answer_from_copy(client_id)
-        if own.stage is Stage.ARRIVING:
+        if own.stage in (Stage.ARRIVING, Stage.GIVEN):
             return Holding(Answer(Reply.BUSY, own.epoch), ())
         if owner is None or (kept is not None and kept.reply is Reply.BUSY):
             return Holding(kept or Answer(Reply.NONE, own.settled), ())
@@ -370,6 +402,17 @@ class SessionLedger:
         Returns:
             Since when a session is here, or was; None when nothing is against the claim.
         """
+        answer = self._answer_claim(question)
+        if answer is None and self.newest_of(question.client_id) == question.epoch:
+            self._host.let_go(question.client_id)  # the other member has it on disk
+        return answer
+
+    def _answer_claim(self, question: ClaimQuestion) -> ClaimAnswer | None:
+        if question.epoch.member == self._node:
+            came = answer_giver(self.get(question.client_id), question.epoch)
+            if came is None:
+                self.stop_arriving(question.client_id)
+            return None if came is None else ClaimAnswer(came, prevails=True)
         refused = self.refuse_claim(question)
         if refused is not None:
             return refused
@@ -419,7 +462,7 @@ class SessionLedger:
         later, earlier = (claimed.owner, owner) if claimed.epoch > epoch else (owner, claimed.owner)
         return claimed.epoch != epoch and not self._host.may_end(later, earlier)
 
-    def _end(self, client_id: str, own: Ownership) -> None:
+    def _end(self, client_id: str, own: Ownership | None) -> None:
         self.forget(client_id, own)
         if self._host.has(client_id):
             self._host.end(client_id)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, RecordedEpochs
 
 __all__ = [
     "TRANSITIONS",
@@ -27,6 +27,7 @@ __all__ = [
     "Reply",
     "Stage",
     "abandon",
+    "answer_giver",
     "arrive",
     "ask",
     "become",
@@ -38,6 +39,7 @@ __all__ = [
     "finish",
     "give_up",
     "has_older_right",
+    "keep_given",
     "refuse",
     "take",
     "take_back",
@@ -70,6 +72,8 @@ class Stage(enum.Enum):
     """It is not here; this member asks the others for it."""
     ARRIVING = "arriving"
     """Its value is here, and its holder has not said yet that it is this member's."""
+    GIVEN = "given"
+    """A former process of this member gave it away. Its value is here, and goes on if the other member never got it."""
     CEDED = "ceded"
     """It is not here, and was at another member at `epoch`."""
 
@@ -87,6 +91,7 @@ TRANSITIONS: Final[Mapping[Stage | None, Mapping[Stage | None, str]]] = {
     },
     Stage.OWNED: {
         Stage.OWNED: _BEGUN,
+        Stage.GIVEN: "keep_given: its record on disk, from which it was restored, says so",
         Stage.PROMISED: "take",
         Stage.CEDED: f"{_CLAIMED}; or it has ended",
     },
@@ -119,6 +124,11 @@ TRANSITIONS: Final[Mapping[Stage | None, Mapping[Stage | None, str]]] = {
         Stage.CEDED: f"abandon, also because another member goes on with it from a copy; {_CLAIMED}",
         _FORGOTTEN: "abandon",
     },
+    Stage.GIVEN: {
+        Stage.OWNED: f"the other member never got it; {_BEGUN}",
+        Stage.CEDED: _CLAIMED,
+        _FORGOTTEN: "the other member is dead: it may have got it",
+    },
 }
 """Stages that may follow each stage, and the functions below that make the step."""
 
@@ -136,7 +146,7 @@ class Ownership:
     epoch: Epoch
     """Epoch of the session; in ASKING and ARRIVING epoch of the own request."""
     promised: Epoch = NO_EPOCH
-    """Epoch of the newest request for it, for which it is PROMISED or FROZEN; it is late once the session is OWNED."""
+    """Epoch of the newest request for it, for which it is PROMISED, FROZEN or GIVEN; late once the session is OWNED."""
     before: Epoch = NO_EPOCH
     """Newest epoch that was known when this member began to ask, while it is ASKING or ARRIVING."""
     given_since: Epoch = NO_EPOCH
@@ -261,7 +271,7 @@ def take(own: Ownership | None, epoch: Epoch) -> tuple[Ownership | None, Answer]
             return Ownership(Stage.PROMISED, own.epoch, epoch), Answer(Reply.HELD, own.epoch)
         case Stage.ASKING:  # the client has gone on to the other member
             return abandon(own), Answer(Reply.NONE, own.before)
-        case Stage.ARRIVING:
+        case Stage.ARRIVING | Stage.GIVEN:
             return own, Answer(Reply.BUSY, own.epoch)
         case Stage.CEDED:
             return own, Answer(Reply.NONE, own.epoch)
@@ -299,8 +309,22 @@ def claim(own: Ownership | None, epoch: Epoch) -> tuple[Ownership, Epoch | None]
         # A member has a newer one than is on its way here, or than the answers say: the client comes again. At the
         # epoch of the own request nobody else has one: its holder says so that has just given it away.
         return Ownership(Stage.CEDED, epoch), None
-    has_session = own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN)
+    has_session = own.stage in (Stage.OWNED, Stage.PROMISED, Stage.FROZEN, Stage.GIVEN)
     return own, own.epoch if has_session and own.epoch > epoch else None
+
+
+def keep_given(epochs: RecordedEpochs) -> Ownership:
+    """Restore a session from disk that a former process gave away; a COMMIT for it is denied from now on."""
+    return Ownership(Stage.GIVEN, epochs.since, epochs.given)
+
+
+def answer_giver(own: Ownership | None, epoch: Epoch) -> Epoch | None:
+    """Answer the member that gave a session away, and asks whether it came here, since an epoch of this member.
+
+    Returns:
+        The epoch of the newest session that is known, if it came; None if it did not, and is not to come any more.
+    """
+    return own.settled if own is not None and own.settled >= epoch else None
 
 
 def has_older_right(claimed: Owner, own: Owner) -> bool:

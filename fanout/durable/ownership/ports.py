@@ -73,6 +73,9 @@ class SessionHost(Protocol):
     def release(self, client_id: str) -> None:
         """Remove an exported session, which another member has now."""
 
+    def let_go(self, client_id: str) -> None:
+        """Let go of the record on disk of a session that was given away: another member has it on its own."""
+
     async def on_disk(self) -> None:
         """Wait until it is on disk which sessions are here, where they are kept there."""
 

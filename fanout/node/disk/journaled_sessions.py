@@ -59,9 +59,9 @@ class JournaledSessions:
 
     @property
     def epochs(self) -> dict[str, bytes]:
-        """Epoch of each restored session at this node, as its pool has written it."""
+        """Epochs of each restored session, as its pool has written them."""
         present = self._server.registry.get
-        return {name: one.epoch for name, one in self._found.items() if one is not None and present(name) is not None}
+        return {name: one.epochs for name, one in self._found.items() if one is not None and present(name) is not None}
 
     def begin(self) -> None:
         """Write sessions from now on; after `storage.start`, and before a client is served."""

@@ -147,8 +147,8 @@ class SessionFinder(Protocol):
             is_copied: True if it is copied now, where copies are kept.
         """
 
-    def epoch_of(self, client_id: str) -> bytes:
-        """Return since when the session of a client is this node's, as the pool writes it."""
+    def epochs_of(self, client_id: str) -> bytes:
+        """Return since when the session of a client is this node's, or another one's, as the pool writes it."""
 
     def find(self, client_id: str, *, user: str, superuser: bool, clean: bool = False) -> asyncio.Future[SessionFound]:
         """Bring the session of a client here that has none here, and tell where it is; bounded in time, never fails.

@@ -35,7 +35,10 @@ class SessionKeeper(Protocol):
         """Note that a session has no connection any more."""
 
     def note_moved(self, client_id: str, /) -> None:
-        """Note that a session is another member's of the pool from now on."""
+        """Note that a session is about to be another member's of the pool; it is here still, and kept as it is."""
+
+    def let_go(self, client_id: str, /) -> None:
+        """Note that the other member has a session on its disk: it need not be kept any more."""
 
 
 class SessionKeepers:
@@ -105,9 +108,14 @@ class SessionKeepers:
             keeper.note_gone(client_id)
 
     def note_moved(self, client_id: str) -> None:
-        """Note that a session is another member's of the pool from now on."""
+        """Note that a session is about to be another member's of the pool; it is here still, and kept as it is."""
         for keeper in self._keepers:
             keeper.note_moved(client_id)
+
+    def let_go(self, client_id: str) -> None:
+        """Note that the other member has a session on its disk: it need not be kept any more."""
+        for keeper in self._keepers:
+            keeper.let_go(client_id)
 
     def mark(self, client_id: str) -> int:
         """Have a session kept, as it is at the end of this turn of the event loop; return the mark's number."""

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from fanout.durable.moving import fence as fence_module
 from fanout.durable.moving.context import MoveContext
 from fanout.durable.moving.fence import Fence
-from fanout.durable.ownership.epochs import Epoch
+from fanout.durable.ownership.epochs import Epoch, RecordedEpochs
 from fanout.durable.ownership.ledger import SessionLedger
 from fanout.durable.ownership.ports import OtherMemberState
 from tests.server.node_in_memory import ManualClock
@@ -42,7 +42,7 @@ class Member:
         self.answers.set()
         self.ledger = SessionLedger(node="a", host=cast("Any", self), others=cast("Any", self), clock=self.clock)
         for client_id in self.sessions:
-            self.ledger.resume(client_id, AT_A)
+            self.ledger.resume(client_id, RecordedEpochs(AT_A))
         me = cast("Any", self)
         context = MoveContext("a", self.ledger, me, me, me, me, self.clock, structlog.get_logger())
         self.fence = Fence(context, returned=me)

@@ -15,7 +15,7 @@ from fanout.durable.moving import arrivals, hand_over, move, own_markers
 from fanout.durable.moving.session_pool import ANSWER_S, SessionPool
 from fanout.durable.ownership import ledger
 from fanout.durable.ownership.copy_messages import InheritRequest
-from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, RecordedEpochs
 from fanout.durable.ownership.move_messages import (
     CLAIM,
     COMMIT,
@@ -164,6 +164,9 @@ class Member(WithoutNotices):
     def release(self, client_id: str) -> None:
         """Remove a session."""
         del self.sessions[client_id]
+
+    def let_go(self, client_id: str) -> None:
+        """Do nothing: there is no disk."""
 
     async def on_disk(self) -> None:
         """Do nothing: there is no disk."""
@@ -597,6 +600,77 @@ async def test_an_answer_to_commit_that_is_lost_is_asked_for_again() -> None:
         await wait_until(lambda: a.sessions == {"x": b"1"})
         assert b.sessions == {}
         assert a.pool.figures.sessions_lost_total == 0
+
+
+AT_A, AT_B, AT_C = Epoch(1, "a"), Epoch(2, "b"), Epoch(3, "c")
+
+
+@pytest.mark.parametrize(
+    ("of_b", "of_c", "dead", "is_at"),
+    [
+        (None, None, "", "a"),
+        (RecordedEpochs(AT_B), None, "", "b"),
+        (RecordedEpochs(AT_B, AT_C), RecordedEpochs(AT_C), "", "c"),
+        (RecordedEpochs(AT_B, AT_C), None, "", "b"),
+        (None, None, "b", None),
+        (None, None, "c", "a"),
+        (None, RecordedEpochs(Epoch(2, "!c")), "", "c"),
+        (None, RecordedEpochs(Epoch(4, "c")), "", "c"),
+    ],
+    ids=["nowhere", "came", "went on", "came, and went nowhere", "taker dead", "third dead", "inherited", "anew"],
+)
+async def test_a_session_that_was_given_away_goes_on_after_a_restart_if_it_is_nowhere(
+    of_b: RecordedEpochs | None, of_c: RecordedEpochs | None, dead: str, is_at: str | None
+) -> None:
+    """All members were killed while it went from A to B. If B does not come back, nobody knows what it did with it."""
+    async with members("a", "b", "c", dead_after_s=60.0) as (network, everybody):
+        network.silent |= {"b"} | ({dead} if dead else set())
+        records = dict(zip("abc", (RecordedEpochs(AT_A, AT_B), of_b, of_c), strict=True))
+        for member in everybody:
+            record = records[member.name]
+            if record is not None:
+                member.sessions["x"] = member.name.encode()
+                member.pool.returned({"x": record})
+        a, _, c = everybody
+        await asyncio.sleep(1.0)
+        assert not a.pool.may_resume
+        assert dead == "c" or await c.find("y") is SessionFound.UNKNOWN
+        if of_c is None and dead != "c":
+            assert await c.find("x") is SessionFound.UNKNOWN
+        network.silent.clear()
+        if dead:
+            network.silent.add(dead)
+            network.dead.add(dead)
+        await wait_until(lambda: all(one.pool.may_resume for one in everybody if one.name != dead))
+        assert [one.name for one in everybody if "x" in one.sessions] == ([] if is_at is None else [is_at])
+        assert [one.name for one in everybody if one.pool.ledger.is_here("x")] == ([] if is_at is None else [is_at])
+        if is_at is not None:
+            finder = next(one for one in everybody if one.name not in (is_at, dead))
+            await come_until_served(finder, "x")
+            assert finder.sessions["x"] == is_at.encode()
+
+
+async def test_a_session_that_is_to_come_does_not_once_its_former_holder_has_asked_for_it() -> None:
+    """A was killed when it had given it to B, which has not heard of that, and asks again and again."""
+    async with members("a", "b") as (network, (a, b)):
+        a.sessions["x"] = b"1"
+        network.lost = lambda name, path: path == COMMIT.path
+        found = b.find("x")
+        await wait_until(lambda: "x" not in a.sessions)
+        since, given = a.pool.ledger.recorded_epochs("x")
+        assert (since, given.member) == (NO_EPOCH, "b")
+        again = network.members["a"] = Member("a", network)
+        again.sessions["x"] = b"1"
+        again.pool.returned({"x": RecordedEpochs(Epoch(1, "a"), given)})
+        network.lost = lambda name, path: False
+        running = asyncio.create_task(again.pool.run())
+        await wait_until(lambda: again.pool.may_resume)
+        assert again.pool.ledger.is_here("x")
+        assert await found is SessionFound.UNKNOWN
+        assert "x" not in b.sessions
+        await come_until_served(b, "x")
+        assert "x" not in again.sessions
+        running.cancel()
 
 
 async def test_what_nobody_commits_goes_on_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, EpochClock, decode_epoch, encode_epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, EpochClock, RecordedEpochs, decode_epochs, encode_epochs
 from tests.server.node_in_memory import ManualClock
 
 
-@pytest.mark.parametrize("epoch", [NO_EPOCH, Epoch(1, "edge-1"), Epoch(2**63, "é")])
-def test_an_epoch_is_read_as_it_was_written(epoch: Epoch) -> None:
+@pytest.mark.parametrize("since", [NO_EPOCH, Epoch(1, "edge-1"), Epoch(2**63, "é")])
+@pytest.mark.parametrize("given", [NO_EPOCH, Epoch(2, "edge-2"), Epoch(2**63, "!é")])
+def test_epochs_are_read_as_they_were_written(since: Epoch, given: Epoch) -> None:
     """The record of a session of a node that was in no pool has none."""
-    assert decode_epoch(encode_epoch(epoch)) == epoch
-    assert decode_epoch(b"") == NO_EPOCH
+    assert decode_epochs(encode_epochs(RecordedEpochs(since, given))) == (since, given)
+    assert decode_epochs(b"") == (NO_EPOCH, NO_EPOCH)
 
 
 def test_epochs_are_later_than_all_that_were_seen() -> None:

@@ -17,13 +17,15 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from fanout.durable.ownership.epochs import NO_EPOCH, Epoch
+from fanout.durable.ownership.epochs import NO_EPOCH, Epoch, RecordedEpochs
 from fanout.durable.ownership.ownership import (
     Answer,
     Choice,
     IllegalTransitionError,
     Ownership,
     Stage,
+    abandon,
+    answer_giver,
     arrive,
     ask,
     become,
@@ -34,6 +36,7 @@ from fanout.durable.ownership.ownership import (
     fetch,
     finish,
     give_up,
+    keep_given,
     take,
     take_back,
 )
@@ -92,6 +95,14 @@ class Call(NamedTuple):
     """Value in the answer to FETCH."""
 
 
+class Given(NamedTuple):
+    """Record on the disk of a member of a session that it gave away."""
+
+    name: str
+    copy: Copy
+    epochs: RecordedEpochs
+
+
 class World(NamedTuple):
     """A state of everything."""
 
@@ -110,6 +121,8 @@ class World(NamedTuple):
     """Whether members have their sessions on disk."""
     served: int = 0
     """Newest CONNECT that was answered with success."""
+    given: frozenset[Given] = frozenset()
+    """What is on disk beside the sessions that are at their members."""
 
     def at(self, name: str) -> Member:
         return self.members[MEMBERS.index(name)]
@@ -118,7 +131,12 @@ class World(NamedTuple):
         members = list(self.members)
         members[MEMBERS.index(name)] = member
         first, second, third = members
-        return self._replace(members=(first, second, third))
+        world = self._replace(members=(first, second, third))
+        is_here = member.own is not None and member.own.stage in HELD
+        return world.without_given(name) if is_here and world.given else world
+
+    def without_given(self, name: str) -> World:
+        return self._replace(given=frozenset(one for one in self.given if one.name != name))
 
 
 def epoch_of(number: int, name: str) -> Epoch:
@@ -195,7 +213,15 @@ def deliver(world: World, call: Call) -> World:
         copy = member.copy if answer else None
     elif call.kind == "commit":
         own, answer = commit(member.own, call.epoch)
+        if own is not member.own and own is not None and world.on_disk:
+            assert member.copy is not None
+            record = Given(call.target, member.copy, RecordedEpochs(own.given_since, own.epoch))
+            world = world._replace(given=world.given | {record})
         member = Member(own) if own is not None and own.stage is Stage.CEDED else member._replace(own=own)
+    elif call.kind == "settle" and call.epoch.member == call.target:
+        answer = answer_giver(member.own, call.epoch) or NO_EPOCH
+        if answer == NO_EPOCH and member.own is not None and member.own.stage is Stage.ARRIVING:
+            member = Member(abandon(member.own))
     elif call.kind == "settle":
         own, newer = claim(member.own, call.epoch)
         answer = newer or NO_EPOCH
@@ -203,6 +229,8 @@ def deliver(world: World, call: Call) -> World:
     else:
         own, newer = claim(member.own, call.epoch)
         world = world.with_member(call.target, after_claim(member, own))
+        if newer is None and own.settled == call.epoch:
+            world = world.without_given(call.target)
         on_the_way = {call._replace(answer=newer)} if newer is not None else set()
         return world._replace(calls=world.calls - {call} | on_the_way)
     world = world.with_member(call.target, member)
@@ -253,7 +281,11 @@ def answered(world: World, call: Call, answer: object) -> World:
         member = member._replace(unsettled=member.unsettled - {call.target})
         world = world.with_member(name, member)
     ceded, _ = (own, None) if answer == NO_EPOCH else claim(own, answer)
-    return world if ceded is own or ceded is None else world.with_member(name, after_claim(member, ceded))
+    if ceded is not own and ceded is not None:
+        return world.with_member(name, after_claim(member, ceded))
+    if own is not None and own.stage is Stage.GIVEN and not member.unsettled:
+        return world.with_member(name, member._replace(own=begin(own.epoch)))
+    return world
 
 
 def steps(world: World) -> Iterator[World]:
@@ -286,19 +318,22 @@ def steps(world: World) -> Iterator[World]:
         if member.own is not None and member.own.stage in (Stage.PROMISED, Stage.FROZEN):
             yield world.with_member(name, member._replace(own=take_back(member.own)))
         # With sessions on disk the crash of a holder is what is searched; what others have heard is lost as above.
-        if world.crashes_left and (not world.on_disk or (member.own is not None and member.own.stage in HELD)):
+        has_record = any(one.name == name for one in world.given)
+        is_held = member.own is not None and member.own.stage in HELD
+        if world.crashes_left and (not world.on_disk or is_held or has_record):
             yield crash(world, name)
 
 
 def crash(world: World, name: str) -> World:
     """A member loses everything, or all but the session that is there, and starts again.
 
-    Calls to it bring nothing, its own answers are read by nobody. What is lost with a session on disk: one that has all
-    but arrived, or whose holder may have given it away.
+    Calls to it bring nothing, but for COMMIT, which is asked again. Its own answers are read by nobody, but for that to
+    COMMIT, which may have come before. What is lost with a session on disk: one that has all but arrived, as there are
+    no copies here.
     """
     own, copy = world.at(name).own, world.at(name).copy
     is_here = own is not None and own.stage in HELD
-    moves = any(call.kind == "commit" and name in (call.source, call.target) for call in world.calls)
+    moves = any(call.kind == "commit" and name == call.source for call in world.calls)
     gone = world.with_member(name, Member())._replace(
         crashes_left=world.crashes_left - 1,
         crashed=world.crashed or not world.on_disk or moves,
@@ -306,6 +341,8 @@ def crash(world: World, name: str) -> World:
     for call in world.calls:
         if call.kind == "settle" and call.target == name and call.source != name:
             gone = gone._replace(calls=gone.calls - {call} | {call._replace(answer=None)})  # it is asked again
+            continue
+        if call.kind == "commit" and call.target == name and (call.answer is not None or world.on_disk):
             continue
         if call.source == name:
             gone = gone._replace(calls=gone.calls - {call})
@@ -322,6 +359,14 @@ def crash(world: World, name: str) -> World:
         back = Member(begin(own.epoch), copy, unsettled=frozenset(OTHERS[name]))
         settling = {Call("settle", name, other, own.epoch) for other in OTHERS[name]}
         gone = gone.with_member(name, back)._replace(calls=gone.calls | settling)
+    for one in world.given:
+        if one.name == name and not is_here:
+            back = Member(keep_given(one.epochs), one.copy, unsettled=frozenset(OTHERS[name]))
+            since, given = one.epochs
+            settling = {
+                Call("settle", name, other, given if other == given.member else since) for other in OTHERS[name]
+            }
+            gone = gone.with_member(name, back)._replace(calls=gone.calls | settling)
     return gone
 
 

@@ -14,8 +14,11 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from fanout.durable.hosting.server_sessions import ServerSessions
 from fanout.durable.hosting.session_restart import RETURN_S
 from fanout.durable.keeping import session_journal as journal_module
+from fanout.durable.ownership.epochs import NO_EPOCH
+from fanout.durable.ownership.move_messages import TakeQuestion
 from fanout.mqtt.packets import (
     Ack,
     Connack,
@@ -444,6 +447,49 @@ async def test_a_session_far_behind_is_written_with_what_waits(begin: Begin, mon
     node = await begin(killed=node)
     async with connected(node) as client:
         assert payloads(await client.messages_until_ping()) == [b"%d" % number for number in range(1, 102)]
+
+
+@pytest.mark.parametrize("ends_by", ["claim", "history", "client"])
+async def test_a_session_that_was_given_away_is_on_disk_until_the_other_member_has_it(
+    begin: Begin, ends_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on if this process is killed meanwhile. Its record goes at the claim, or when much has come since."""
+    node = await begin()
+    await subscribed(node)
+    node.node.take(numbered(1, 3))
+    host = ServerSessions(node.node.server, link_of=lambda topic: "plant")
+    host.promise(TakeQuestion("c", NO_EPOCH, user="", superuser=False, anyone=True, clean=False))
+    host.export("c", {})
+    node.node.take(numbered(4, 5))
+    host.release("c")
+    assert node.node.server.registry.get("c") is None
+    await node.look()
+    assert await node.record_of("c") is not None
+    other = await begin(killed=node)
+    async with connected(other) as client:
+        assert client.connack.session_present
+        assert payloads(await client.messages_until_ping()) == [b"1", b"2", b"3", b"4", b"5"]
+    if ends_by == "client":
+        async with connected(node, clean_start=True):
+            pass
+        await gone(node)
+        again = await begin(killed=node)
+        async with connected(again) as client:
+            assert client.connack.session_present
+            assert await client.messages_until_ping() == []
+        host.let_go("c")
+        assert await node.record_of("c") is not None
+        return
+    if ends_by == "claim":
+        host.let_go("c")
+    else:
+        monkeypatch.setattr(journal_module, "_FAR", 10)
+        await subscribed(node, client_id="d")  # so that there is a history
+        node.node.take(numbered(6, 30))
+        await node.look()
+        node.node.take(numbered(31, 60))
+        await node.look()
+    assert await node.record_of("c") is None
 
 
 async def test_a_session_that_has_ended_is_not_on_disk(begin: Begin) -> None:

@@ -39,7 +39,7 @@ class Finder:
     def began(self, client_id: str, *, is_copied: bool) -> None:
         """Do nothing."""
 
-    def epoch_of(self, client_id: str) -> bytes:
+    def epochs_of(self, client_id: str) -> bytes:
         """Return nothing."""
         return b""
 

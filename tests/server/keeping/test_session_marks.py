@@ -33,6 +33,9 @@ class Place:
         """Keep a session that has no connection."""
 
     def note_moved(self, client_id: str) -> None:
+        """Keep a session as it is given away."""
+
+    def let_go(self, client_id: str) -> None:
         """Forget a session."""
 
     def kept(self) -> None:
