@@ -47,7 +47,7 @@ class Fence:
         paused_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
         self._host.serve_until(now_s + self._others.isolated_after_s)
-        # A member that no other one has answered yet is not isolated, but others may hear it, and find it dead meanwhile.
+        # A member that nobody has answered yet is not isolated, but others may hear it, and find it dead meanwhile.
         is_late = paused_s > self._others.isolated_after_s and bool(self._others.states())
         if is_late or self._others.is_isolated:
             self._is_in_doubt = True
