@@ -57,6 +57,8 @@ class Faults:
         """True if two members may be away at a time: then a session may be lost, and its client is told."""
         self._forgets = random.Random(f"{seed} forgets").choice(("nothing", "nothing", "sessions", "everything"))
         """State that the primary forgets each time it ends; drawn apart, so that the other faults of a seed stay."""
+        self.has_primary = "primary" in self._kinds
+        """True if the primary may fail, at the time of a member too."""
         self.sudden = not _SUDDEN.isdisjoint(self._kinds)
         """True if a member may end, or be taken for dead, before it has told what it did."""
 

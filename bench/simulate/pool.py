@@ -181,6 +181,8 @@ class Pool:
         """Clients that have a session: one of the members has it once the pool is whole."""
         self.inexact: set[str] = set()
         """Clients of sessions that moved without a marker: messages may be lost or come twice."""
+        self.not_inherited: set[str] = set()
+        """Clients whose sessions did not go on after a death, as a member has warned."""
         self.says_lost = False
         """True once a member has warned that messages may be lost: the primary failed while it compared, at QoS 0."""
         self.failures: list[str] = []
@@ -218,6 +220,8 @@ class Pool:
         def to_trace(_: Any, level: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
             text = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "node"))
             self.says_lost |= event["event"].startswith("session was left in an audit")
+            if event["event"] == "session not inherited":
+                self.not_inherited.add(event["client_id"])
             self._tell(name, f"[{level}] {event['event']} {text}")
             raise structlog.DropEvent
 

@@ -174,10 +174,10 @@ class _Run:
         """Return whether something may happen, and is told or counted then.
 
         A session that moves while a link is down is divided by no marker: messages may be lost or doubled. A session
-        may be lost if two members fail at a time. Messages that its publisher sends again may then come twice. A
-        primary that forgets sessions loses messages, members begin anew with its retained values, and a session whose
-        member is away then has no place in their streams. And a member warns that messages may be lost when the primary
-        fails while it compares.
+        may be lost if two members fail at a time. Messages that its publisher sends again may then come twice. If the
+        primary and a session's member fail at a time, its keeper may lack the heartbeat that names its place. A primary
+        that forgets sessions loses messages, and members begin anew with its retained values. And a member warns that
+        messages may be lost when the primary fails while it compares.
         """
         is_lost = " never got " in finding
         if is_lost and self._pool.says_lost:
@@ -187,7 +187,8 @@ class _Run:
             is_lost or " times, at " in finding
         ):
             return True
-        if self._pool.primary.has_forgotten and self._faults.sudden and "lost its session" in finding:
+        may_end = self._faults.has_primary and client_id in self._pool.not_inherited
+        if may_end and (is_lost or "lost its session" in finding):
             return True
         return self._faults.may_lose and ("lost its session" in finding or (is_lost and not verdict.lost))
 
