@@ -34,6 +34,7 @@ from fanout.api.models import (
     ServerStatus,
 )
 from fanout.api.node_view import NodeView
+from fanout.api.schema.described import Described
 
 __all__ = ["METRICS", "MetricSpec", "encode_metrics", "process_metrics"]
 
@@ -110,7 +111,7 @@ def _is_figure(name: str, field: FieldInfo) -> bool:
 
 def _figures(
     prefix: str,
-    document: type[BaseModel],
+    document: type[Described],
     each: Callable[[_Seen], Iterable[tuple[tuple[str, ...], BaseModel | None]]],
     *labels: str,
     but: Collection[str] = (),
@@ -137,11 +138,12 @@ def _figures(
 
         return samples
 
+    descriptions = document.descriptions()
     for name, field in document.model_fields.items():
         if name not in but and _is_figure(name, field):
             own_label = (_LABELS[name],) if name in _LABELS and field.annotation is not int else ()
             kind: Kind = "counter" if name.endswith("_total") else "gauge"
-            meaning = " ".join((field.description or "").split())
+            meaning = " ".join((field.description or descriptions.get(name, "")).split())
             yield MetricSpec(f"{prefix}_{name}", kind, meaning, (*labels, *own_label), samples_of(name))
 
 

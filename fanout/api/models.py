@@ -13,13 +13,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AwareDatetime,
-    BaseModel,
     ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     model_validator,
 )
+
+from fanout.api.schema.described import Described
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -116,12 +117,10 @@ def utc_from_ns(time_ns: int) -> datetime:
     return _UNIX_EPOCH + timedelta(microseconds=time_ns // 1000)
 
 
-class Document(BaseModel):
+class Document(Described):
     """A document, or a part of one; its docstrings are the descriptions in the schema of the interface."""
 
     model_config = ConfigDict(
-        frozen=True,
-        use_attribute_docstrings=True,
         json_schema_serialization_defaults_required=True,  # every key is written, that of a default too
     )
 

@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from fanout.api import models
-from fanout.api.models import EVIDENCE, LINK_STATES, LinkLag, NodeState, NodeStatus, Readiness, utc_from_ns
+from fanout.api.browse.models import TopicView
+from fanout.api.models import EVIDENCE, LINK_STATES, LinkDetail, LinkLag, NodeState, NodeStatus, Readiness, utc_from_ns
 from fanout.link.model.evidence import Evidence
 from fanout.link.model.states import LinkState
 from fanout.link.model.status import STALE
@@ -67,6 +68,19 @@ def test_documents_are_frozen() -> None:
     """A document is a value."""
     for document in documents():
         assert document.model_config.get("frozen") is True, document
+
+
+def test_the_import_of_documents_reads_no_source() -> None:
+    """Docstrings of fields are read when a schema is asked for: at the import they would delay the node's listener."""
+    assert [document for document in documents() if document.model_config.get("use_attribute_docstrings")] == []
+
+
+def test_docstrings_of_fields_describe_them_in_the_schema() -> None:
+    """Those that a model inherits too, and not in place of a description that the field has otherwise."""
+    fields = TopicView.model_json_schema()["properties"]
+    assert fields["received"]["description"] == "When it came to this node."
+    assert "description" not in fields["qos"]
+    assert LinkDetail.model_json_schema()["properties"]["state"]["description"] == "Present state of the link."
 
 
 def test_numbers_carry_their_unit() -> None:

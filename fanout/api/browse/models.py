@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import AwareDatetime, NonNegativeFloat, NonNegativeInt
+
+from fanout.api.schema.described import Described
 
 __all__ = [
     "BusyBranch",
@@ -30,11 +32,7 @@ ValueFormat = Literal["json", "text", "base64"]
 """Form of `value`: a whole JSON document, other UTF-8 text, or bytes in base64."""
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-
-class MessageStamp(_Document):
+class MessageStamp(Described):
     """Identity of a message, the same at every node."""
 
     node: str
@@ -47,7 +45,7 @@ class MessageStamp(_Document):
     """When that node received it, by its own clock."""
 
 
-class PastValue(_Document):
+class PastValue(Described):
     """A value that a topic had."""
 
     received: AwareDatetime
@@ -92,7 +90,7 @@ class TopicView(PastValue):
     """Messages a second in the last whole interval, on a busy node an estimate; null while not known."""
 
 
-class TopicsDocument(_Document):
+class TopicsDocument(Described):
     """`/v1/topics`: a page of topics, in the order of the bytes of their names."""
 
     topics: tuple[TopicView, ...]
@@ -102,7 +100,7 @@ class TopicsDocument(_Document):
     """Topics that the node holds, whatever was asked for; null for users, who may not read all of them."""
 
 
-class MemberNotCompared(_Document):
+class MemberNotCompared(Described):
     """A member of the pool whose topics could not be read."""
 
     node: str
@@ -110,7 +108,7 @@ class MemberNotCompared(_Document):
     reason: str
 
 
-class DifferingTopicView(_Document):
+class DifferingTopicView(Described):
     """A topic that members of a pool hold differently."""
 
     topic: str
@@ -120,7 +118,7 @@ class DifferingTopicView(_Document):
     """Member to the beginning of its value; null for none."""
 
 
-class PoolComparisonDocument(_Document):
+class PoolComparisonDocument(Described):
     """`/v1/pool/compare`: the topics that members of a pool hold differently."""
 
     node: str
@@ -141,7 +139,7 @@ class PoolComparisonDocument(_Document):
     """In the order of the names; at most 1,001."""
 
 
-class TopicDetail(_Document):
+class TopicDetail(Described):
     """`/v1/topics/{topic}`: one topic."""
 
     topic: str
@@ -153,7 +151,7 @@ class TopicDetail(_Document):
     """Sessions that subscribe to it; null for users, and at a tap."""
 
 
-class TreeChild(_Document):
+class TreeChild(Described):
     """A level below a branch."""
 
     name: str
@@ -168,7 +166,7 @@ class TreeChild(_Document):
     """Messages a second at and below it; null while not known."""
 
 
-class TreeDocument(_Document):
+class TreeDocument(Described):
     """`/v1/tree`: levels below a branch."""
 
     prefix: str
@@ -178,7 +176,7 @@ class TreeDocument(_Document):
     """`after` of the next page; null at the end."""
 
 
-class BusyBranch(_Document):
+class BusyBranch(Described):
     """A branch with many messages."""
 
     filter: str
@@ -186,14 +184,14 @@ class BusyBranch(_Document):
     per_second: NonNegativeFloat
 
 
-class BusyTopic(_Document):
+class BusyTopic(Described):
     """A topic with many messages."""
 
     topic: str
     per_second: NonNegativeFloat
 
 
-class TopTopics(_Document):
+class TopTopics(Described):
     """`/v1/top`: the busiest branches and topics of the last whole interval."""
 
     interval_s: NonNegativeFloat | None
@@ -205,7 +203,7 @@ class TopTopics(_Document):
     """Messages a second of all topics."""
 
 
-class LinkLagHistory(_Document):
+class LinkLagHistory(Described):
     """Lag of one link over the last hour."""
 
     name: str
@@ -213,7 +211,7 @@ class LinkLagHistory(_Document):
     """Seconds, the oldest first and the newest of now; null where the lag was unknown."""
 
 
-class LagHistory(_Document):
+class LagHistory(Described):
     """`/v1/lag/history`: lag of each link over the last hour."""
 
     interval_s: NonNegativeFloat
@@ -221,7 +219,7 @@ class LagHistory(_Document):
     links: tuple[LinkLagHistory, ...]
 
 
-class EventView(_Document):
+class EventView(Described):
     """One event of a node."""
 
     id: NonNegativeInt
@@ -237,7 +235,7 @@ class EventView(_Document):
     """State that the link entered; empty for other events."""
 
 
-class EventsDocument(_Document):
+class EventsDocument(Described):
     """`/v1/events`: newest events, the newest first."""
 
     process: str = ""

@@ -1,0 +1,1 @@
+"""How models become the schema of the interface."""
