@@ -35,6 +35,7 @@ _PARTS: Final = 100
 _COMPACT: Final = 1024
 """Batches that have gone before their entries are removed."""
 _NO_LIMIT: Final = 1 << 62
+_DIGITS_MAX: Final = 20
 
 _qos = itemgetter(QOS)
 _topic = itemgetter(TOPIC)
@@ -173,7 +174,7 @@ class _Stream:
         self.segments: list[_Segment] = []
         """With a heartbeat, oldest first."""
         self.by_key: dict[tuple[str, str], _Segment] = {}
-        self.newest: dict[str, tuple[str, int]] = {}
+        self.newest: dict[str, tuple[int, int]] = {}
         """Member to its process and the number of its newest heartbeat."""
 
 
@@ -383,9 +384,8 @@ class RecentUpdates:
         stream = self._streams[link]
         if (place.node, place.marker) in stream.by_key:
             return self.start(link, place, exactly=False) is None
-        process, number = _process(place.marker)
         newest = stream.newest.get(place.node)
-        return newest is None or (newest[0] == process and newest[1] >= number)
+        return newest is None or newest >= _process(place.marker)
 
     def start(self, link: str, place: Place, *, exactly: bool) -> Start | None:
         """Return from where on updates follow a place.
@@ -523,10 +523,15 @@ def _batch_at(segment: _Segment, index: int) -> RecentBatch | None:
     return batch if index < batch.first + len(batch.updates) else None
 
 
-def _process(marker: str) -> tuple[str, int]:
-    """Return the process that a heartbeat is from, and its number there, which ascends."""
+def _process(marker: str) -> tuple[int, int]:
+    """Return the process that a heartbeat is from, and its number there; those of one member ascend."""
     process, _, number = marker.partition(" ")
-    return process, int(number) if number.isdigit() else 0
+    return _count(process), _count(number)
+
+
+def _count(text: str) -> int:
+    """Return the number of a text that another member sent; 0 for none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else 0
 
 
 def _number(batch: RecentBatch) -> int:

@@ -355,3 +355,14 @@ def test_heartbeats_alone_are_bounded_too() -> None:
     assert recent.bytes <= 100_000
     assert recent.is_gone("plant", Place("edge-1", "7 0", 0, 0))
     assert not recent.is_gone("plant", Place("edge-1", "7 999", 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("marker", "is_gone"),
+    [("6 9", True), ("7 1", True), ("7 3", False), ("8 1", False), ("² 1", True), ("9" * 5000, True), ("x", True)],
+)
+def test_what_follows_a_heartbeat_of_an_earlier_process_never_comes(marker: str, is_gone: bool) -> None:
+    """A member that was restarted cannot keep sessions whose places its former process named."""
+    recent = history()
+    recent.mark("plant", "edge-1", "7 2")
+    assert recent.is_gone("plant", Place("edge-1", marker, 0, 0)) is is_gone
