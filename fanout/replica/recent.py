@@ -387,6 +387,21 @@ class RecentUpdates:
         newest = stream.newest.get(place.node)
         return newest is None or newest >= _process(place.marker)
 
+    def is_ahead(self, link: str, place: Place) -> bool:
+        """Return whether the stream of a link has not come to a place yet.
+
+        Args:
+            link: The link.
+            place: The place.
+        """
+        stream = self._streams[link]
+        segment = stream.by_key.get((place.node, place.marker))
+        if segment is None:
+            newest = stream.newest.get(place.node)
+            return newest is not None and newest < _process(place.marker)
+        is_open = segment is stream.segment and segment.exact_until == _NO_LIMIT
+        return is_open and place.updates > segment.count
+
     def start(self, link: str, place: Place, *, exactly: bool) -> Start | None:
         """Return from where on updates follow a place.
 

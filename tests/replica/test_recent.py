@@ -365,4 +365,23 @@ def test_what_follows_a_heartbeat_of_an_earlier_process_never_comes(marker: str,
     """A member that was restarted cannot keep sessions whose places its former process named."""
     recent = history()
     recent.mark("plant", "edge-1", "7 2")
-    assert recent.is_gone("plant", Place("edge-1", marker, 0, 0)) is is_gone
+    place = Place("edge-1", marker, 0, 0)
+    assert recent.is_gone("plant", place) is is_gone
+    assert recent.is_ahead("plant", place) is not is_gone
+
+
+def test_a_place_is_ahead_until_its_stream_has_come_to_it() -> None:
+    """Not once it has, when a later heartbeat has come without it, or when an interruption makes numbers others."""
+    recent = history()
+    assert not recent.is_ahead("plant", Place("edge-1", "7 1", 0, 0)), "of a member that was never heard"
+    recent.mark("plant", "edge-1", "7 1")
+    place = Place("edge-1", "7 1", 2, 0)
+    assert recent.is_ahead("plant", place)
+    recent.note("plant", updates(0, 2), now_ns=1)
+    assert not recent.is_ahead("plant", place)
+    later = Place("edge-1", "7 1", 3, 0)
+    assert recent.is_ahead("plant", later)
+    recent.mark("plant", "edge-1", "7 2")
+    assert not recent.is_ahead("plant", later)
+    recent.note_connection("plant", epoch=1)
+    assert not recent.is_ahead("plant", Place("edge-1", "7 2", 1, 0))

@@ -366,14 +366,14 @@ class ServerSessions:
         """Return whether everything that follows places of `Fetched` is held here."""
         return self._starts(places) is not None
 
+    def awaits(self, places: bytes) -> bool:
+        """Return whether the streams here are behind places of `Fetched`, so that they are still to come."""
+        recent, named = self._server.recent, _places(places)
+        return recent is not None and any(recent.is_ahead(link, named[link]) for link in recent.links if link in named)
+
     def _starts(self, places: bytes) -> dict[str, Start] | None:
         recent = self._server.recent
-        if recent is None or not places:
-            return None
-        try:
-            return starts_of(decode_places(places), recent, exactly=True)
-        except SessionFormInvalid:
-            return None
+        return None if recent is None else starts_of(_places(places), recent, exactly=True)
 
     async def follow(self, client_id: str, places: bytes) -> bool:
         """Collect what follows the places at which a value ends that was read; return False if not all is held here.
@@ -455,6 +455,14 @@ class ServerSessions:
             return place is None or position < place
 
         return is_before
+
+
+def _places(data: bytes) -> Mapping[str, Place]:
+    """Return the places of `Fetched`, by link; none if they cannot be read."""
+    try:
+        return decode_places(data) if data else {}
+    except SessionFormInvalid:
+        return {}
 
 
 def _read(client_id: str, value: bytes, waiting: WaitingMessages) -> Generator[None, None, ExportedSession | None]:

@@ -289,6 +289,8 @@ class Move:
             may_wait = markers or fetched.places  # what follows these may be on its way
             wait_s = {"later": _UNDECIDED_S, "inexact": _EXACT_S if may_wait else 0.0}.get(fetched.status, 0.0)
             is_over = self._context.clock.monotonic() >= asked_s + wait_s
+            if is_over and self._context.host.awaits(fetched.places):
+                return Fetched("later"), markers  # the streams here are behind: what they bring would come twice
             if is_over or self._context.host.follows(fetched.places):
                 return fetched, markers
             await asyncio.sleep(_PAUSE_S)

@@ -123,6 +123,9 @@ class SessionHost(Protocol):
     def follows(self, places: bytes) -> bool:
         """Return whether everything that follows places of `Fetched` is held here."""
 
+    def awaits(self, places: bytes) -> bool:
+        """Return whether the streams here are behind places of `Fetched`, so that they are still to come."""
+
     async def follow(self, client_id: str, places: bytes) -> bool:
         """Collect what follows the places at which a value ends that was read, in place of what follows markers.
 

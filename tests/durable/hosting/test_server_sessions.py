@@ -179,12 +179,16 @@ async def test_a_place_that_is_not_held_is_not_followed(start_node: StartNode) -
     fetched = holder.export("c", {})
     await taker.read("c", fetched.value)
     assert not await taker.follow("c", fetched.places)
+    assert not taker.awaits(fetched.places)
     recent = with_history(new)
     assert not taker.follows(fetched.places), "it is behind"
+    assert taker.awaits(fetched.places)
     bring(new, "a/other")
     assert not taker.follows(fetched.places), "it had another message"
+    assert not taker.awaits(fetched.places)
     assert not await taker.follow("c", fetched.places)
     assert not taker.follows(b"no places")
+    assert not taker.awaits(b"no places")
     recent.note_connection("plant", epoch=2)
     assert old.server.recent is not None
     old.server.recent.note_connection("plant", epoch=2)
