@@ -40,6 +40,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.environ.pop(REMOTE, None)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Leave no trace of a session in the environment, which processes of other tests get."""
+    os.environ.pop(REMOTE, None)
+
+
 @pytest.fixture(scope="session")
 def jvm() -> Iterator[SparkSession]:
     """A small session of Spark in a JVM, whose executors could not run Python if they had to."""
