@@ -77,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=at_least(1), default=100, help="how many seeds, one after another (100)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (1)")
     parser.add_argument(
-        "--faults", type=choices(*KINDS), default=KINDS, help=f"of {', '.join(dict.fromkeys(KINDS))} (all of them)"
+        "--faults",
+        type=choices(*dict.fromkeys(KINDS)),
+        default=KINDS,
+        help=f"of {', '.join(dict.fromkeys(KINDS))} (all of them)",
     )
     parser.add_argument("--trace", type=Path, help="write the trace of each seed that fails, or of the only one, here")
 

@@ -483,7 +483,7 @@ class Reporter:
 
     @property
     def _control_hint(self) -> str:
-        """What lets heartbeats come back, for an operator."""
+        """Remedy by which heartbeats come back, for an operator."""
         config = self._config
         rights = f"Let the link's user publish and read below {config.control_topic}/ at the primary, every heartbeat_s"
         if config.version == 5 or config.retain_policy == "keep":

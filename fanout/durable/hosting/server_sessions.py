@@ -36,7 +36,6 @@ from fanout.durable.ownership.ownership import Owner, Reply
 from fanout.errors import SessionFormInvalid, SessionMoveRefused
 from fanout.mqtt.properties import Properties
 from fanout.mqtt.reason_codes import ReasonCode
-from fanout.mqtt.topics import parse_shared
 from fanout.replica.recent import Place, Start
 from fanout.runtime.slices import Slices
 from fanout.server.base.counters import DropReason
@@ -367,7 +366,7 @@ class ServerSessions:
         return self._starts(places) is not None
 
     def awaits(self, places: bytes) -> bool:
-        """Return whether the streams here are behind places of `Fetched`, so that they are still to come."""
+        """Return True if a stream here has not come to its place of `Fetched` yet."""
         recent, named = self._server.recent, _places(places)
         return recent is not None and any(recent.is_ahead(link, named[link]) for link in recent.links if link in named)
 
@@ -381,8 +380,6 @@ class ServerSessions:
         Sessions that come at about one time are collected for together: each turn looks up the routes of all topics.
         """
         coming = self._coming[client_id]
-        if coming.read is None or any(parse_shared(one.topic_filter) for one in coming.read.subscriptions):
-            return False  # others of its groups may get what follows
         self._following.append((coming, places))
         if self._follows is None:
             self._follows = asyncio.create_task(self._follow_gathered(), name="session-follow")

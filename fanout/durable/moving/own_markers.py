@@ -20,7 +20,7 @@ _UNDER_WAY_MAX: Final = 256
 
 
 class OwnMarkers:
-    """Own markers under way, each with its sessions: messages behind the marker are for this member."""
+    """Own markers under way, each with its sessions: messages after the marker are for this member."""
 
     def __init__(self, markers: Markers, *, clock: Clock) -> None:
         """Begin without any.

@@ -124,7 +124,7 @@ class SessionHost(Protocol):
         """Return whether everything that follows places of `Fetched` is held here."""
 
     def awaits(self, places: bytes) -> bool:
-        """Return whether the streams here are behind places of `Fetched`, so that they are still to come."""
+        """Return True if a stream here has not come to its place of `Fetched` yet."""
 
     async def follow(self, client_id: str, places: bytes) -> bool:
         """Collect what follows the places at which a value ends that was read, in place of what follows markers.

@@ -139,7 +139,7 @@ async def test_without_a_marker_a_session_goes_on_after_the_place_of_its_holder(
     for node in (old, new):
         with_history(node)
     holder, taker = (ServerSessions(node.server, link_of=ONE_LINK) for node in (old, new))
-    await with_session(old, b"a/#")
+    await with_session(old, b"a/#", b"$share/g/b/#")  # its group is at one member: it gets no more of it meanwhile
     new.publish("elsewhere", [(b"a/kept", b"kept", 3, 1, b"", None, 0)], 0)
     for node in (old, new):
         bring(node, "a/1", "b/1", "a/2")
@@ -150,7 +150,7 @@ async def test_without_a_marker_a_session_goes_on_after_the_place_of_its_holder(
     await taker.collect("c", subscriptions)
     bring(new, "a/4")
     fetched = holder.export("c", {})
-    assert (fetched.status, queue_of(fetched.value)) == ("inexact", [b"a/1", b"a/2"])
+    assert (fetched.status, queue_of(fetched.value)) == ("inexact", [b"a/1", b"a/2", b"b/1"])
     assert taker.follows(fetched.places)
     await taker.read("c", fetched.value)
     assert await taker.follow("c", fetched.places)
@@ -160,7 +160,7 @@ async def test_without_a_marker_a_session_goes_on_after_the_place_of_its_holder(
     taker.stop_collecting("c")
     bring(new, "a/6")
     volatile, retained = ([b"a/volatile"], []) if qos_of_one else ([], [b"a/kept"])
-    expected = [b"a/1", b"a/2", b"a/3", *volatile, b"a/4", b"a/5", b"a/6", *retained]
+    expected = [b"a/1", b"a/2", b"b/1", b"a/3", *volatile, b"a/4", b"a/5", b"a/6", *retained]
     async with await RawClient.connect(new.port, "c", clean_start=False, properties=DURABLE) as client:
         assert client.connack.session_present
         assert [message.topic for message in await client.messages(len(expected))] == expected
